@@ -1,0 +1,11 @@
+//! What a volume lives on: a regular file, a block device, memory, or a simulated device that fails on demand.
+//!
+//! The engine sees only [`Device`]. Everything here moves whole 4 KiB blocks at 4 KiB aligned offsets.
+
+pub mod buffer;
+pub mod device;
+pub mod memory;
+
+pub use buffer::Buffer;
+pub use device::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest};
+pub use memory::MemoryDevice;

@@ -1,0 +1,85 @@
+//! What can go wrong in the engine.
+
+use pando_device::DeviceError;
+use pando_format::{NodeId, Tree};
+
+/// The engine's results.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A part of a node that a query needs and that is not in memory. Give it to [`crate::Engine::fetch`], without any
+/// lock held, then ask again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Miss {
+    /// The node.
+    pub(crate) node: NodeId,
+    /// Which of its parts; `None` for its header.
+    pub(crate) part: Option<u32>,
+}
+
+/// Why the engine did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// Not in memory; nothing has been changed.
+    Miss(Miss),
+    /// The device failed.
+    Device(DeviceError),
+    /// Bytes on the device are not what was written there.
+    Damaged {
+        /// Which structure, where, and what is wrong with it: one sentence.
+        what: String,
+    },
+    /// The device holds no PandoFS volume, or one this version cannot read.
+    NotAVolume {
+        /// What was found instead.
+        what: String,
+    },
+    /// The volume is full.
+    NoSpace,
+    /// The volume takes no changes, since when it was opened so or something failed.
+    ReadOnly {
+        /// Why.
+        why: String,
+    },
+    /// A key is longer than [`pando_format::key::KEY_LENGTH_MAX`], or a batch is larger than the log can take.
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+    },
+    /// What was asked makes no sense for this volume or device, e.g. a size too small to format.
+    Invalid {
+        /// What is wrong: one sentence.
+        what: String,
+    },
+}
+
+impl Error {
+    /// Damage found in a node.
+    pub(crate) fn damaged_node(tree: Option<Tree>, node: NodeId, what: impl std::fmt::Display) -> Self {
+        match tree {
+            Some(tree) => Self::Damaged { what: format!("node {} of the {tree:?} tree: {what}", node.0) },
+            None => Self::Damaged { what: format!("node {}: {what}", node.0) },
+        }
+    }
+}
+
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Miss(miss) => write!(f, "node {} is not in memory", miss.node.0),
+            Self::Device(error) => error.fmt(f),
+            Self::Damaged { what } | Self::NotAVolume { what } | Self::Invalid { what } => f.write_str(what),
+            Self::NoSpace => f.write_str("the volume is full"),
+            Self::ReadOnly { why } => write!(f, "the volume is read-only: {why}"),
+            Self::TooLarge { what } => write!(f, "{what} is too large"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

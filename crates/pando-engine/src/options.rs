@@ -1,0 +1,78 @@
+//! How a volume is made and opened.
+
+use std::time::Duration;
+
+pub use pando_format::Compression;
+
+/// Fixed when a volume is formatted.
+#[derive(Debug, Clone)]
+pub struct FormatOptions {
+    /// Name shown to people; at most 255 bytes.
+    pub label: String,
+    /// Random 128 bits that name the volume.
+    pub volume_id: [u8; 16],
+    /// How parts of nodes are compressed.
+    pub compression: Compression,
+    /// Most bytes a leaf holds before it splits; `None` chooses by the size of the volume (4 MiB from 1 GiB up).
+    pub node_bytes: Option<u32>,
+    /// Bytes of a basement node; `None` chooses (128 KiB with large nodes).
+    pub basement_bytes: Option<u32>,
+    /// Children of an interior node, at most; `None` chooses (16).
+    pub fanout: Option<u32>,
+    /// Bytes of the log region; `None` chooses (a sixteenth of the volume, at most 4 GiB).
+    pub log_bytes: Option<u64>,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self {
+            label: String::new(),
+            volume_id: [0; 16],
+            compression: Compression::None,
+            node_bytes: None,
+            basement_bytes: None,
+            fanout: None,
+            log_bytes: None,
+        }
+    }
+}
+
+/// Who runs the work behind the scenes: flushes, write-back, checkpoints, the log's timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Background {
+    /// Threads of the engine's own.
+    Threads,
+    /// The caller, through [`crate::Engine::background_step`]: everything on one thread, in one order, for simulation.
+    /// A call that must wait for such work runs it itself.
+    Manual,
+}
+
+/// How a volume is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Memory for nodes, clean and dirty, in bytes.
+    pub cache_bytes: usize,
+    /// Refuse every change. The log is replayed in memory, nothing is written.
+    pub read_only: bool,
+    /// Tell the device which extents are free.
+    pub discard: bool,
+    /// Who works behind the scenes.
+    pub background: Background,
+    /// Time between checkpoints.
+    pub checkpoint_interval: Duration,
+    /// Time after which an operation is durable without an fsync.
+    pub log_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 1 << 30,
+            read_only: false,
+            discard: true,
+            background: Background::Threads,
+            checkpoint_interval: Duration::from_secs(60),
+            log_interval: Duration::from_secs(1),
+        }
+    }
+}

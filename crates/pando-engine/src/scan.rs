@@ -1,0 +1,32 @@
+//! What a range query asks for and gives back.
+
+use bytes::Bytes;
+
+use crate::KeyRange;
+
+/// Which end of the range a scan begins at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Rising keys.
+    Forward,
+    /// Falling keys.
+    Backward,
+}
+
+/// When a scan stops before its range is done.
+#[derive(Debug, Clone, Copy)]
+pub struct ScanLimit {
+    /// Pairs at most.
+    pub entries: usize,
+    /// Stops after the pair with which keys and values reach this many bytes.
+    pub bytes: usize,
+}
+
+/// A piece of a range, in the order of the scan.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Keys and values. May be empty although `rest` is not: a scan looks at a bounded part of the tree.
+    pub entries: Vec<(Bytes, Bytes)>,
+    /// What is left of the range; `None` if it is done.
+    pub rest: Option<KeyRange>,
+}

@@ -1,0 +1,84 @@
+//! Operations as the log records them and the trees receive them.
+
+use bytes::Bytes;
+
+use crate::{Change, KeyRange, Tree};
+
+/// Bytes of a block value: the unit in which [`Operation::PutRun`] cuts its bytes.
+pub const BLOCK_VALUE_LENGTH: usize = 4096;
+
+/// One step of a record. A record is applied whole or not at all, its operations in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// Sets the value of a key.
+    Put {
+        /// Which index.
+        tree: Tree,
+        /// The key.
+        key: Bytes,
+        /// The value.
+        value: Bytes,
+    },
+    /// Sets the values of the keys `prefix` + be64(`first`), be64(`first` + 1), ... to consecutive blocks of `bytes`;
+    /// the last may be shorter.
+    PutRun {
+        /// Which index.
+        tree: Tree,
+        /// What the keys begin with.
+        prefix: Bytes,
+        /// The first number.
+        first: u64,
+        /// The blocks, one behind the other.
+        bytes: Bytes,
+    },
+    /// Removes a key.
+    Delete {
+        /// Which index.
+        tree: Tree,
+        /// The key.
+        key: Bytes,
+    },
+    /// Changes the value of a key blindly.
+    Change {
+        /// Which index.
+        tree: Tree,
+        /// The key.
+        key: Bytes,
+        /// What changes.
+        change: Change,
+    },
+    /// Removes every key of a range.
+    DeleteRange {
+        /// Which index.
+        tree: Tree,
+        /// What goes.
+        range: KeyRange,
+    },
+    /// Gives every key that begins with `from` the prefix `to` instead. The keys below `to` that were there before
+    /// are gone afterwards. Neither prefix may begin with the other. No operation that is under way at the same time
+    /// may touch a key below either prefix.
+    MoveRange {
+        /// Which index.
+        tree: Tree,
+        /// Old prefix.
+        from: Bytes,
+        /// New prefix.
+        to: Bytes,
+    },
+}
+
+impl Operation {
+    /// Bytes of keys and values it carries.
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Put { key, value, .. } => key.len() + value.len(),
+            Self::PutRun { prefix, bytes, .. } => {
+                bytes.len() + (prefix.len() + 8) * bytes.len().div_ceil(BLOCK_VALUE_LENGTH)
+            }
+            Self::Delete { key, .. } => key.len(),
+            Self::Change { key, change, .. } => key.len() + change.length(),
+            Self::DeleteRange { range, .. } => range.lower.bytes.len() + range.upper.bytes.len(),
+            Self::MoveRange { from, to, .. } => from.len() + to.len(),
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! To be written.
+#![forbid(unsafe_code)]
