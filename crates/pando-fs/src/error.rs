@@ -1,0 +1,96 @@
+//! What a request can fail with. pando-fuse gives each its errno.
+
+pub use pando_engine::Miss;
+
+/// Why a request was not done. Nothing has changed when one of these comes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// Something is not in memory; fetch it and ask again.
+    Miss(Miss),
+    /// No room for changes at the moment; ask again with a thread that may wait.
+    Busy,
+    /// ENOENT.
+    NotFound,
+    /// EEXIST.
+    Exists,
+    /// ENOTDIR.
+    NotADirectory,
+    /// EISDIR.
+    IsADirectory,
+    /// ENOTEMPTY.
+    NotEmpty,
+    /// EINVAL.
+    Invalid,
+    /// EPERM.
+    NotPermitted,
+    /// EACCES.
+    AccessDenied,
+    /// ENAMETOOLONG.
+    NameTooLong,
+    /// ENOSPC.
+    NoSpace,
+    /// EROFS.
+    ReadOnly,
+    /// EFBIG.
+    TooBig,
+    /// EMLINK.
+    TooManyLinks,
+    /// ENODATA: no such extended attribute.
+    NoAttribute,
+    /// ERANGE / E2BIG for extended attributes.
+    AttributeTooBig,
+    /// ENXIO: nothing behind this offset.
+    NoData,
+    /// ESTALE: no such inode any more.
+    Stale,
+    /// EOPNOTSUPP.
+    NotSupported,
+    /// EBUSY.
+    InUse,
+    /// EIO, with the engine's sentence for the log.
+    Engine(pando_engine::Error),
+}
+
+impl From<pando_engine::Error> for Error {
+    fn from(error: pando_engine::Error) -> Self {
+        match error {
+            pando_engine::Error::Miss(miss) => Self::Miss(miss),
+            pando_engine::Error::NoSpace => Self::NoSpace,
+            pando_engine::Error::ReadOnly { .. } => Self::ReadOnly,
+            other => Self::Engine(other),
+        }
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = match self {
+            Self::Engine(error) => return error.fmt(f),
+            Self::Miss(_) => "not in memory",
+            Self::Busy => "no room for changes at the moment",
+            Self::NotFound => "no such file or directory",
+            Self::Exists => "it exists already",
+            Self::NotADirectory => "not a directory",
+            Self::IsADirectory => "it is a directory",
+            Self::NotEmpty => "the directory is not empty",
+            Self::Invalid => "invalid argument",
+            Self::NotPermitted => "operation not permitted",
+            Self::AccessDenied => "permission denied",
+            Self::NameTooLong => "the name is too long",
+            Self::NoSpace => "no space left on the volume",
+            Self::ReadOnly => "the volume is read-only",
+            Self::TooBig => "the file would be too big",
+            Self::TooManyLinks => "too many links",
+            Self::NoAttribute => "no such extended attribute",
+            Self::AttributeTooBig => "the extended attribute is too big",
+            Self::NoData => "no data behind this offset",
+            Self::Stale => "the inode is gone",
+            Self::NotSupported => "not supported",
+            Self::InUse => "it is in use",
+        };
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for Error {}

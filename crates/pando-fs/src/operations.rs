@@ -1,0 +1,307 @@
+//! The requests a file system serves: the wall between POSIX semantics and whoever brings the requests.
+//!
+//! Requests name inodes by the numbers that `lookup` and the calls that make inodes gave out. Every reply with an
+//! [`Entry`] counts one reference to its inode; [`Operations::forget`] gives references back. An inode with no name and
+//! no reference is reclaimed.
+//!
+//! No call waits for the device but those that say so: a call that needs something not in memory answers
+//! [`Error::Miss`] and has changed nothing. The caller gives the miss to [`Operations::fetch`] with a thread that may
+//! wait, then makes the same call again.
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use crate::{Error, Miss};
+
+/// Results of this layer.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The number of an inode as users see it (`st_ino`), and as requests name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InodeNumber(pub u64);
+
+/// The root directory.
+pub const ROOT: InodeNumber = InodeNumber(1);
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Process.
+    pub pid: u32,
+    /// Bits taken off the mode of what the caller makes.
+    pub umask: u32,
+}
+
+/// What an inode is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A block device node.
+    BlockDevice,
+    /// A character device node.
+    CharDevice,
+    /// A fifo.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+/// The attributes of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// `st_ino`.
+    pub inode: InodeNumber,
+    /// Changes when a number is used again for another inode.
+    pub generation: u64,
+    /// What it is.
+    pub file_type: FileType,
+    /// Permission bits with set-id and sticky bits (07777).
+    pub mode: u32,
+    /// Names.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Major and minor number of a device node, as `makedev` packs them.
+    pub device: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Units of 512 bytes in use.
+    pub blocks: u64,
+    /// Last read.
+    pub accessed: SystemTime,
+    /// Last change of the contents.
+    pub modified: SystemTime,
+    /// Last change of the inode.
+    pub changed: SystemTime,
+    /// When it was made.
+    pub born: SystemTime,
+}
+
+/// An inode found or made; counts one reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Its attributes.
+    pub attributes: Attributes,
+}
+
+/// A new value for a time stamp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the call.
+    Now,
+    /// This time.
+    To(SystemTime),
+}
+
+/// Attributes to change; `None` leaves one as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size: truncates, or extends with a hole.
+    pub size: Option<u64>,
+    /// Last read.
+    pub accessed: Option<SetTime>,
+    /// Last change of the contents.
+    pub modified: Option<SetTime>,
+    /// Last change of the inode, where the kernel keeps it.
+    pub changed: Option<SystemTime>,
+    /// Clear the set-user-id and set-group-id bits, as a write or chown does.
+    pub kill_set_id: bool,
+}
+
+/// One name of a directory listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    /// Where a listing goes on behind this name.
+    pub cookie: u64,
+    /// The name.
+    pub name: Bytes,
+    /// Its inode's number.
+    pub inode: InodeNumber,
+    /// Its inode's type.
+    pub file_type: FileType,
+    /// All of its attributes, if asked for; such an entry counts one reference. Never for `.` and `..`.
+    pub attributes: Option<Attributes>,
+}
+
+/// How a rename treats what is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameMode {
+    /// As rename(2).
+    Replace,
+    /// `RENAME_NOREPLACE`.
+    NoReplace,
+    /// `RENAME_EXCHANGE`.
+    Exchange,
+}
+
+/// How setxattr treats what is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Either way.
+    Set,
+    /// `XATTR_CREATE`.
+    Create,
+    /// `XATTR_REPLACE`.
+    Replace,
+}
+
+/// What fallocate does; all but `Allocate` and `ZeroRange` without `keep_size` leave the size as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Reserves space; extends the file unless `keep_size`.
+    Allocate {
+        /// `FALLOC_FL_KEEP_SIZE`.
+        keep_size: bool,
+    },
+    /// Makes a hole.
+    PunchHole,
+    /// Makes zeros.
+    ZeroRange {
+        /// `FALLOC_FL_KEEP_SIZE`.
+        keep_size: bool,
+    },
+}
+
+/// What lseek looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// `SEEK_DATA`.
+    Data,
+    /// `SEEK_HOLE`.
+    Hole,
+}
+
+/// What statfs tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Statistics {
+    /// Bytes in all.
+    pub capacity: u64,
+    /// Bytes not in use.
+    pub free: u64,
+    /// Bytes that users may still fill.
+    pub available: u64,
+    /// Inodes in all: in use and still possible.
+    pub inodes: u64,
+    /// Inodes still possible.
+    pub inodes_free: u64,
+}
+
+/// A file system. All calls may come from any thread at the same time. Permission bits are checked by the caller
+/// (the kernel's `default_permissions`); what only the file system can know (sticky bits on rename, link counts) is not.
+///
+/// Nothing is durable before `sync` returns; every call that answers `Ok` is part of the prefix that a crash leaves.
+pub trait Operations: Send + Sync {
+    /// Finds a name. `NotFound` if there is none.
+    fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry>;
+    /// Gives back `count` references. Never fails, never waits.
+    fn forget(&self, inode: InodeNumber, count: u64);
+    /// Attributes of an inode.
+    fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes>;
+    /// Changes attributes and returns the new ones.
+    fn set_attributes(&self, caller: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes>;
+    /// The target of a symbolic link.
+    fn read_link(&self, inode: InodeNumber) -> Result<Bytes>;
+    /// Makes an empty regular file, device node, fifo or socket. The mode is used as given, the umask taken off already.
+    fn make_node(
+        &self,
+        caller: &Caller,
+        parent: InodeNumber,
+        name: &[u8],
+        file_type: FileType,
+        mode: u32,
+        device: u64,
+    ) -> Result<Entry>;
+    /// Makes a directory.
+    fn make_directory(&self, caller: &Caller, parent: InodeNumber, name: &[u8], mode: u32) -> Result<Entry>;
+    /// Makes a symbolic link.
+    fn make_symlink(&self, caller: &Caller, parent: InodeNumber, name: &[u8], target: &[u8]) -> Result<Entry>;
+    /// Makes a hard link.
+    fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Entry>;
+    /// Makes a regular file without a name (`O_TMPFILE`).
+    fn make_temporary(&self, caller: &Caller, parent: InodeNumber, mode: u32) -> Result<Entry>;
+    /// Removes a name of anything but a directory.
+    fn unlink(&self, caller: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()>;
+    /// Removes an empty directory.
+    fn remove_directory(&self, caller: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()>;
+    /// Renames; atomic, also over a crash.
+    fn rename(
+        &self,
+        caller: &Caller,
+        parent: InodeNumber,
+        name: &[u8],
+        new_parent: InodeNumber,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()>;
+    /// Reads at most `length` bytes; fewer only at the end of the file. The pieces lie back to back.
+    fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>>;
+    /// Writes all of `bytes`. `append` writes at the end of the file, whatever `offset` says.
+    /// `kill_set_id` takes set-id bits off as a write by an unprivileged user does.
+    fn write(&self, inode: InodeNumber, offset: u64, bytes: Bytes, append: bool, kill_set_id: bool) -> Result<()>;
+    /// fallocate(2).
+    fn allocate(&self, inode: InodeNumber, mode: AllocateMode, offset: u64, length: u64) -> Result<()>;
+    /// Copies inside the file system, returns the bytes copied.
+    fn copy_range(&self, from: InodeNumber, from_offset: u64, to: InodeNumber, to_offset: u64, length: u64)
+    -> Result<u64>;
+    /// The offset of the next data or hole at or behind `offset`; `NoData` (ENXIO) behind the end.
+    fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64>;
+    /// Starts a listing; the handle is given to `read_directory` and `close_directory`.
+    fn open_directory(&self, inode: InodeNumber) -> Result<u64>;
+    /// Names behind `cookie` (0: from the start), `.` and `..` first, given to `emit` in order until it answers false,
+    /// which says that this name found no room and will be asked for again. With `attributes`, entries carry them.
+    fn read_directory(
+        &self,
+        inode: InodeNumber,
+        handle: u64,
+        cookie: u64,
+        attributes: bool,
+        emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
+    ) -> Result<()>;
+    /// Ends a listing.
+    fn close_directory(&self, inode: InodeNumber, handle: u64);
+    /// The value of an extended attribute. `NoAttribute` (ENODATA) if there is none.
+    fn get_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Bytes>;
+    /// All names of extended attributes, each ended by NUL.
+    fn list_xattrs(&self, inode: InodeNumber) -> Result<Bytes>;
+    /// Sets an extended attribute.
+    fn set_xattr(&self, inode: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    /// Removes an extended attribute.
+    fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()>;
+    /// Makes everything done so far durable. Waits for the device.
+    fn sync(&self) -> Result<()>;
+    /// Sizes and counts.
+    fn statistics(&self) -> Result<Statistics>;
+    /// Brings what a call missed into memory. Waits for the device.
+    fn fetch(&self, miss: Miss) -> Result<()>;
+    /// Waits until there is room for more changes. Call before each changing request, with a thread that may wait if
+    /// it answers [`Error::Busy`] to `may_wait == false`.
+    fn make_room(&self, may_wait: bool) -> Result<()>;
+}
+
+/// Runs a call, fetching what it misses, until it has an answer. Waits for the device.
+pub fn waiting<O: Operations + ?Sized, T>(fs: &O, mut call: impl FnMut(&O) -> Result<T>) -> Result<T> {
+    loop {
+        match call(fs) {
+            Err(Error::Miss(miss)) => fs.fetch(miss)?,
+            other => return other,
+        }
+    }
+}
