@@ -1,0 +1,315 @@
+//! Gives out the node space and takes it back, in units of 4 KiB.
+//!
+//! Freed extents are deferred: what is freed in the interval of a checkpoint can be reused only once that checkpoint
+//! is durable (CP-1). An interval ends with [`Allocator::cut`] and is let go with [`Allocator::release`].
+//!
+//! Placement. Large requests go next-fit, so that nodes written one after the other lie one behind the other; when
+//! the neighbourhood has no room, the shortest extent that is long enough serves. Small requests go there at once, and
+//! so fill the gaps that large nodes of odd lengths leave. Where nothing is long enough, a node is cut at the borders of its
+//! parts, the longest extents first, so that a part is still one read.
+//!
+//! Lock order: the mutex here is a leaf; nothing is locked and no I/O is done under it.
+
+use std::collections::BTreeMap;
+
+use pando_device::BLOCK_SIZE;
+use parking_lot::Mutex;
+
+use super::free_map::FreeMap;
+use crate::{Error, Result};
+
+/// Most pieces a node is cut into.
+pub(crate) const EXTENTS_MAX: usize = 8;
+
+/// Requests shorter than this fill gaps instead of extending the run of large nodes.
+const LARGE_BYTES: u64 = 256 << 10;
+
+/// Extents a next-fit search looks at before it gives up.
+const NEXT_FIT_STEPS: usize = 16;
+
+const UNIT: u64 = BLOCK_SIZE as u64;
+
+/// A run of bytes on the device, in whole blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Extent {
+    /// Byte offset on the device.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+}
+
+impl Extent {
+    /// The first byte behind it.
+    pub fn end(self) -> u64 {
+        self.offset + self.length
+    }
+}
+
+/// The time between two cuts: interval n ends with the cut of the n-th checkpoint since the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Interval(u64);
+
+impl Interval {
+    /// The interval that the first cut after a mount ends.
+    pub const FIRST: Self = Self(1);
+
+    /// The interval behind it.
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// How the node space is used, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SpaceCounters {
+    /// All of it.
+    pub capacity: u64,
+    /// Can be allocated now.
+    pub free: u64,
+    /// Freed, but still part of a state that a crash may bring back.
+    pub deferred: u64,
+    /// In use by the present state.
+    pub allocated: u64,
+    /// Separate free extents.
+    pub free_extents: usize,
+}
+
+/// The space of nodes and block table pages.
+pub(crate) struct Allocator {
+    region: Extent,
+    state: Mutex<State>,
+}
+
+struct State {
+    free: FreeMap,
+    /// The interval that the next cut ends.
+    current: Interval,
+    /// What was freed in each interval that is not released yet.
+    deferred: BTreeMap<Interval, Vec<Extent>>,
+    deferred_bytes: u64,
+    /// Where the last large allocation ended.
+    cursor: u64,
+}
+
+impl Allocator {
+    /// An allocator of a region that is all free.
+    ///
+    /// # Panics
+    /// If the region is not made of whole blocks.
+    pub fn new(region: Extent) -> Self {
+        assert!(
+            region.offset.is_multiple_of(UNIT) && region.length.is_multiple_of(UNIT),
+            "{region:?} has whole blocks"
+        );
+        let mut free = FreeMap::default();
+        if region.length > 0 {
+            free.insert(region);
+        }
+        let state = State {
+            free,
+            current: Interval::FIRST,
+            deferred: BTreeMap::new(),
+            deferred_bytes: 0,
+            cursor: region.offset,
+        };
+        Self { region, state: Mutex::new(state) }
+    }
+
+    /// Marks an extent as in use, as the block table of a mounted volume says.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it lies outside the node space, does not consist of whole blocks, or is in use already.
+    pub fn reserve(&self, extent: Extent) -> Result<()> {
+        let aligned =
+            extent.offset.is_multiple_of(UNIT) && extent.length.is_multiple_of(UNIT) && extent.length > 0;
+        let inside = extent.offset >= self.region.offset
+            && extent.offset.checked_add(extent.length).is_some_and(|end| end <= self.region.end());
+        if aligned && inside && self.state.lock().free.remove(extent) {
+            return Ok(());
+        }
+        let wrong = match (aligned, inside) {
+            (false, _) => "is not made of whole blocks",
+            (_, false) => "lies outside the node space",
+            _ => "is in use twice",
+        };
+        let Extent { offset, length } = extent;
+        Err(Error::Damaged { what: format!("block table: the extent of {length} bytes at {offset} {wrong}") })
+    }
+
+    /// A place for `bytes` bytes, rounded up to whole blocks: one extent if there is any that is long enough, else up
+    /// to [`EXTENTS_MAX`], cut at some of `borders`, the offsets inside the node (ascending, whole blocks) where a cut is
+    /// allowed. `None` if the free space does not hold it; nothing is allocated then.
+    ///
+    /// # Panics
+    /// If `bytes` is 0.
+    pub fn allocate(&self, bytes: u64, borders: &[u64]) -> Option<Vec<Extent>> {
+        assert!(bytes > 0, "an allocation has bytes");
+        debug_assert!(borders.is_sorted() && borders.iter().all(|border| border.is_multiple_of(UNIT)));
+        let bytes = bytes.next_multiple_of(UNIT);
+        let mut state = self.state.lock();
+        if state.free.bytes() < bytes {
+            return None;
+        }
+        match state.take(bytes) {
+            Some(extent) => Some(vec![extent]),
+            None => state.take_pieces(bytes, borders),
+        }
+    }
+
+    /// Returns an extent to which nothing was written since it was allocated, or whose contents nothing names.
+    pub fn give_back(&self, extent: Extent) {
+        self.check_inside(extent);
+        self.state.lock().free.insert(extent);
+    }
+
+    /// Frees an extent in the current interval.
+    pub fn free_later(&self, extent: Extent) {
+        self.check_inside(extent);
+        let mut state = self.state.lock();
+        let interval = state.current;
+        state.defer(interval, extent);
+    }
+
+    /// Frees an extent with a checkpoint that is being written: its cut was made, but what it writes takes the place
+    /// of this extent, which belongs only to the checkpoint before.
+    ///
+    /// # Panics
+    /// If the interval was released already.
+    pub fn free_with(&self, interval: Interval, extent: Extent) {
+        self.check_inside(extent);
+        self.state.lock().defer(interval, extent);
+    }
+
+    /// Ends the current interval. What is freed from now on belongs to the next checkpoint.
+    pub fn cut(&self) -> Interval {
+        let mut state = self.state.lock();
+        let ended = state.current;
+        state.deferred.entry(ended).or_default();
+        state.current = ended.next();
+        ended
+    }
+
+    /// Makes allocatable what was freed up to the end of an interval, whose checkpoint is durable now. `discard` gets
+    /// the extents first, merged and by offset, while nobody can write to them yet; no lock is held. Returns the
+    /// number of bytes.
+    ///
+    /// # Panics
+    /// If the interval has not ended.
+    pub fn release(&self, interval: Interval, mut discard: impl FnMut(Extent)) -> u64 {
+        let extents = {
+            let mut state = self.state.lock();
+            assert!(interval < state.current, "CP-1: an interval is released after its cut");
+            let later = state.deferred.split_off(&interval.next());
+            std::mem::replace(&mut state.deferred, later).into_values().flatten().collect()
+        };
+        let extents = merge(extents);
+        for &extent in &extents {
+            discard(extent);
+        }
+        let bytes = extents.iter().map(|extent| extent.length).sum();
+        let mut state = self.state.lock();
+        state.deferred_bytes -= bytes;
+        for extent in extents {
+            state.free.insert(extent);
+        }
+        bytes
+    }
+
+    /// How the space is used.
+    pub fn counters(&self) -> SpaceCounters {
+        let state = self.state.lock();
+        let (capacity, free, deferred) = (self.region.length, state.free.bytes(), state.deferred_bytes);
+        let allocated = capacity - free - deferred;
+        SpaceCounters { capacity, free, deferred, allocated, free_extents: state.free.count() }
+    }
+
+    /// The free extents by offset, for check and dump.
+    pub fn free_extents(&self) -> Vec<Extent> {
+        self.state.lock().free.iter().collect()
+    }
+
+    fn check_inside(&self, extent: Extent) {
+        let inside = self.region.offset <= extent.offset && extent.end() <= self.region.end();
+        assert!(inside && extent.length > 0, "SP-2: {extent:?} was allocated here");
+    }
+}
+
+impl State {
+    fn take(&mut self, bytes: u64) -> Option<Extent> {
+        let near =
+            if bytes < LARGE_BYTES { None } else { self.free.next_fit(self.cursor, bytes, NEXT_FIT_STEPS) };
+        let from = near.or_else(|| self.free.best_fit(bytes))?;
+        let extent = Extent { offset: from.offset, length: bytes };
+        self.remove(extent);
+        if bytes >= LARGE_BYTES {
+            self.cursor = extent.end();
+        }
+        Some(extent)
+    }
+
+    fn take_pieces(&mut self, bytes: u64, borders: &[u64]) -> Option<Vec<Extent>> {
+        let mut pieces = Vec::new();
+        let mut start = 0;
+        while start < bytes {
+            let piece =
+                if pieces.len() < EXTENTS_MAX { self.take_piece(start, bytes, borders) } else { None };
+            let Some(piece) = piece else {
+                for piece in pieces {
+                    self.free.insert(piece);
+                }
+                return None;
+            };
+            start += piece.length;
+            pieces.push(piece);
+        }
+        Some(pieces)
+    }
+
+    /// A place for the rest of a node from `start` on, or for as much of it as the longest free extent holds.
+    fn take_piece(&mut self, start: u64, bytes: u64, borders: &[u64]) -> Option<Extent> {
+        let rest = bytes - start;
+        let from = self.free.best_fit(rest).or_else(|| self.free.longest())?;
+        let length = if from.length >= rest {
+            rest
+        } else {
+            let fitting = borders.partition_point(|&border| border <= start + from.length);
+            let border = *borders[..fitting].last()?;
+            border.checked_sub(start).filter(|&length| length > 0)?
+        };
+        let extent = Extent { offset: from.offset, length };
+        self.remove(extent);
+        Some(extent)
+    }
+
+    fn remove(&mut self, extent: Extent) {
+        let was_free = self.free.remove(extent);
+        assert!(was_free, "SP-2: what is allocated was free");
+    }
+
+    fn defer(&mut self, interval: Interval, extent: Extent) {
+        let known = interval == self.current || self.deferred.contains_key(&interval);
+        assert!(known, "CP-1: nothing is freed with a checkpoint that is over");
+        debug_assert!(!self.free.contains(extent), "SP-2: {extent:?} is free already");
+        self.deferred.entry(interval).or_default().push(extent);
+        self.deferred_bytes += extent.length;
+    }
+}
+
+/// Sorts extents and joins those that touch.
+///
+/// # Panics
+/// If two of them overlap (SP-2).
+fn merge(mut extents: Vec<Extent>) -> Vec<Extent> {
+    extents.sort_unstable();
+    let mut merged: Vec<Extent> = Vec::with_capacity(extents.len());
+    for extent in extents {
+        match merged.last_mut() {
+            Some(last) if last.end() >= extent.offset => {
+                assert!(last.end() == extent.offset, "SP-2: {extent:?} was freed twice");
+                last.length += extent.length;
+            }
+            _ => merged.push(extent),
+        }
+    }
+    merged
+}

@@ -1,0 +1,221 @@
+//! The allocator against a map of one state per unit, and what a long life does to it.
+
+use proptest::prelude::*;
+
+use super::allocator::{Allocator, EXTENTS_MAX, Extent, Interval};
+use crate::Error;
+
+const UNIT: u64 = 4096;
+const BASE: u64 = 10 * UNIT;
+const UNITS: usize = 96;
+
+fn allocator() -> Allocator {
+    Allocator::new(Extent { offset: BASE, length: UNITS as u64 * UNIT })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    Free,
+    Used,
+    Deferred(Interval),
+}
+
+/// One state for each unit.
+struct Model {
+    units: Vec<Unit>,
+}
+
+impl Model {
+    fn change(&mut self, extent: Extent, from: Unit, to: Unit) {
+        assert!(extent.offset.is_multiple_of(UNIT) && extent.length.is_multiple_of(UNIT));
+        let first = ((extent.offset - BASE) / UNIT) as usize;
+        for unit in &mut self.units[first..first + (extent.length / UNIT) as usize] {
+            assert_eq!(*unit, from, "{extent:?}");
+            *unit = to;
+        }
+    }
+
+    fn longest_free(&self) -> usize {
+        self.units
+            .chunk_by(|a, b| a == b)
+            .filter(|run| run[0] == Unit::Free)
+            .map(<[_]>::len)
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn bytes(&self, wanted: impl Fn(Unit) -> bool) -> u64 {
+        self.units.iter().filter(|unit| wanted(**unit)).count() as u64 * UNIT
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Allocate { units: u64, part_units: u64 },
+    Free { which: usize, give_back: bool, with_cut: bool },
+    Cut,
+    Release,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1u64..24, 1u64..6).prop_map(|(units, part_units)| Step::Allocate { units, part_units }),
+        3 => (any::<usize>(), prop::bool::weighted(0.2), any::<bool>())
+            .prop_map(|(which, give_back, with_cut)| Step::Free { which, give_back, with_cut }),
+        1 => Just(Step::Cut),
+        1 => Just(Step::Release),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_one_state_per_unit(steps in prop::collection::vec(step(), 1..200)) {
+        let allocator = allocator();
+        let mut model = Model { units: vec![Unit::Free; UNITS] };
+        let mut current = Interval::FIRST;
+        let mut cuts: Vec<Interval> = Vec::new();
+        let mut live: Vec<Vec<Extent>> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Allocate { units, part_units } => {
+                    let borders: Vec<u64> = (1..).map(|n| n * part_units * UNIT).take_while(|b| *b < units * UNIT).collect();
+                    let longest = model.longest_free() as u64;
+                    match allocator.allocate(units * UNIT - 1, &borders) {
+                        Some(extents) => {
+                            let mut end = 0;
+                            for (n, &extent) in extents.iter().enumerate() {
+                                model.change(extent, Unit::Free, Unit::Used);
+                                end += extent.length;
+                                prop_assert!(n + 1 == extents.len() || borders.contains(&end));
+                            }
+                            prop_assert_eq!(end, units * UNIT);
+                            prop_assert!(extents.len() <= EXTENTS_MAX);
+                            prop_assert_eq!(extents.len() == 1, longest >= units);
+                            live.push(extents);
+                        }
+                        None => prop_assert!(longest < units),
+                    }
+                }
+                Step::Free { which, give_back, with_cut } if !live.is_empty() => {
+                    let extents = live.swap_remove(which % live.len());
+                    for extent in extents {
+                        if give_back {
+                            allocator.give_back(extent);
+                            model.change(extent, Unit::Used, Unit::Free);
+                        } else if let Some(&interval) = cuts.last().filter(|_| with_cut) {
+                            allocator.free_with(interval, extent);
+                            model.change(extent, Unit::Used, Unit::Deferred(interval));
+                        } else {
+                            allocator.free_later(extent);
+                            model.change(extent, Unit::Used, Unit::Deferred(current));
+                        }
+                    }
+                }
+                Step::Free { .. } => {}
+                Step::Cut => {
+                    let interval = allocator.cut();
+                    prop_assert_eq!(interval, current);
+                    current = interval.next();
+                    cuts.push(interval);
+                }
+                Step::Release => {
+                    if cuts.is_empty() {
+                        continue;
+                    }
+                    let interval = cuts.remove(0);
+                    let mut discarded: Vec<Extent> = Vec::new();
+                    let bytes = allocator.release(interval, |extent| discarded.push(extent));
+                    prop_assert_eq!(bytes, discarded.iter().map(|extent| extent.length).sum::<u64>());
+                    prop_assert!(discarded.windows(2).all(|pair| pair[0].end() < pair[1].offset));
+                    for extent in discarded {
+                        model.change(extent, Unit::Deferred(interval), Unit::Free);
+                    }
+                    prop_assert!(!model.units.contains(&Unit::Deferred(interval)));
+                }
+            }
+            let counters = allocator.counters();
+            prop_assert_eq!(counters.free, model.bytes(|unit| unit == Unit::Free));
+            prop_assert_eq!(counters.allocated, model.bytes(|unit| unit == Unit::Used));
+            prop_assert_eq!(counters.capacity, counters.free + counters.deferred + counters.allocated);
+            let runs = model.units.chunk_by(|a, b| (*a == Unit::Free) == (*b == Unit::Free));
+            prop_assert_eq!(counters.free_extents, runs.filter(|run| run[0] == Unit::Free).count());
+        }
+    }
+}
+
+#[test]
+fn reserving_what_is_in_use_or_outside_is_damage() {
+    let allocator = allocator();
+    let extent = Extent { offset: BASE + UNIT, length: 2 * UNIT };
+    assert_eq!(allocator.reserve(extent), Ok(()));
+    let wrong = [
+        extent,
+        Extent { offset: BASE, length: 2 * UNIT },
+        Extent { offset: BASE + 2 * UNIT, length: 2 * UNIT },
+        Extent { offset: BASE - UNIT, length: 2 * UNIT },
+        Extent { offset: BASE + (UNITS as u64 - 1) * UNIT, length: 2 * UNIT },
+        Extent { offset: BASE + 10 * UNIT, length: UNIT + 1 },
+        Extent { offset: BASE + 10 * UNIT + 1, length: UNIT },
+        Extent { offset: BASE + 10 * UNIT, length: 0 },
+        Extent { offset: u64::MAX - UNIT + 1, length: UNIT },
+    ];
+    for extent in wrong {
+        assert!(matches!(allocator.reserve(extent), Err(Error::Damaged { .. })), "{extent:?}");
+    }
+    assert_eq!(allocator.counters().allocated, 2 * UNIT);
+}
+
+#[test]
+fn large_nodes_lie_one_behind_the_other_and_small_ones_fill_the_gaps() {
+    let allocator = Allocator::new(Extent { offset: 0, length: 64 << 20 });
+    let gap = allocator.allocate(8192, &[]).expect("the space is empty");
+    let first = allocator.allocate(4 << 20, &[]).expect("the space is empty");
+    allocator.give_back(gap[0]);
+    let small = allocator.allocate(4096, &[]).expect("there is a gap");
+    let second = allocator.allocate(3 << 20, &[]).expect("there is room");
+    assert_eq!(small[0].offset, gap[0].offset);
+    assert_eq!(second[0].offset, first[0].end());
+}
+
+#[test]
+#[should_panic(expected = "SP-2")]
+fn freeing_twice_in_one_interval_is_caught_at_the_release() {
+    let allocator = allocator();
+    let extent = allocator.allocate(UNIT, &[]).expect("the space is empty")[0];
+    allocator.free_later(extent);
+    allocator.free_later(extent);
+    let interval = allocator.cut();
+    allocator.release(interval, |_| {});
+}
+
+/// Nodes of odd lengths are replaced for a long time on a space that is 90 % full: every one still finds a place, and
+/// the pieces stay few.
+#[test]
+fn a_long_life_on_a_nearly_full_space_keeps_nodes_whole() {
+    const SPACE: u64 = 1 << 30;
+    const PART: u64 = 128 << 10;
+    let allocator = Allocator::new(Extent { offset: 0, length: SPACE });
+    let mut random = 0x9E37_79B9_7F4A_7C15u64;
+    let mut draw = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let (mut live, mut pieces, mut nodes): (Vec<Vec<Extent>>, usize, usize) = (Vec::new(), 0, 0);
+    for round in 0..200 {
+        for _ in 0..16 {
+            let bytes = if draw(4) == 0 { 4096 + draw(256 << 10) } else { (2 << 20) + draw(2 << 20) };
+            while allocator.counters().allocated + bytes > SPACE / 10 * 9 {
+                let node = live.swap_remove(draw(live.len() as u64) as usize);
+                node.into_iter().for_each(|extent| allocator.give_back(extent));
+            }
+            let borders: Vec<u64> = (1..).map(|n| n * PART).take_while(|border| *border < bytes).collect();
+            let node = allocator.allocate(bytes, &borders);
+            let node = node.unwrap_or_else(|| panic!("round {round}: {:?}", allocator.counters()));
+            (pieces, nodes) = (pieces + node.len(), nodes + 1);
+            live.push(node);
+        }
+    }
+    assert!(pieces * 10 < nodes * 15, "{pieces} pieces of {nodes} nodes");
+}
