@@ -1,11 +1,16 @@
-//! What a volume lives on: a regular file, a block device, memory, or a simulated device that fails on demand.
 //!
 //! The engine sees only [`Device`]. Everything here moves whole 4 KiB blocks at 4 KiB aligned offsets.
 
 pub mod buffer;
 pub mod device;
+mod discard;
+pub mod file;
 pub mod memory;
+mod pool;
+mod transfer;
+mod uring;
 
 pub use buffer::Buffer;
 pub use device::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest};
+pub use file::{Access, Backend, FileDevice};
 pub use memory::MemoryDevice;

@@ -1,0 +1,302 @@
+//! A regular file or a block device, with direct I/O where the file system below takes it.
+//!
+//! A batch of one request is a plain `preadv` or `pwritev` on the calling thread: waking another core costs more than
+//! it could save. A larger batch goes through io_uring, or through a few threads where the kernel offers no ring.
+//!
+//! Promises, beside those of [`Device`]:
+//!
+//! * FD-1 at most one process has a volume open for writing, and none has it open for reading meanwhile: a lock on
+//!   the file (flock) and, on a block device, O_EXCL, which keeps out the kernel's own file systems, too.
+//! * FD-2 a failed flush is never repeated in the hope of success: after buffered writes the kernel forgets what it
+//!   could not write, so whoever gets the error must take the volume for broken.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use crate::transfer::{Failure, Transfer, aligned_pieces};
+use crate::uring::Rings;
+use crate::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest, pool};
+
+/// How often, and how long apart, a block device's lock is tried: whoever probes new devices (udev) holds it for a
+/// moment whenever a writer has closed one.
+const LOCK_TRIES: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// What may be done with an open volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reads only, shared with other readers.
+    ReadOnly,
+    /// Reads and writes, alone.
+    Exclusive,
+}
+
+/// How batches are moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// io_uring where the kernel offers it, else threads.
+    Automatic,
+    /// Plain calls on a few threads.
+    Threads,
+}
+
+/// An open file or block device.
+pub struct FileDevice {
+    file: OwnedFd,
+    path: PathBuf,
+    capacity: u64,
+    is_block_device: bool,
+    is_direct: bool,
+    rings: Option<Rings>,
+    /// Set once discard turned out not to be supported.
+    discard_refused: AtomicBool,
+}
+
+impl FileDevice {
+    /// Opens what is there. Its capacity is that of this moment, in whole blocks.
+    ///
+    /// # Errors
+    /// [`DeviceError::InUse`] if somebody else has it open in a way that excludes this, else [`DeviceError::Io`].
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self, DeviceError> {
+        Self::open_with(path, access, Backend::Automatic)
+    }
+
+    /// Opens what is there with a certain backend.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn open_with(path: impl AsRef<Path>, access: Access, backend: Backend) -> Result<Self, DeviceError> {
+        let path = path.as_ref();
+        let failed = |code| open_error(path, code);
+        let status = rustix::fs::stat(path).map_err(failed)?;
+        let is_block_device = FileType::from_raw_mode(status.st_mode) == FileType::BlockDevice;
+        let mut flags = match access {
+            Access::ReadOnly => OFlags::RDONLY,
+            Access::Exclusive => OFlags::RDWR,
+        };
+        // Without O_CREAT, O_EXCL has a meaning for block devices only.
+        flags.set(OFlags::EXCL, is_block_device && access == Access::Exclusive);
+        let (file, is_direct) = open_direct(path, flags, Mode::empty()).map_err(failed)?;
+        Self::adopt(file, path, is_direct, access, backend)
+    }
+
+    /// Makes an image file of `length` bytes, sparse, readable by its owner alone, and opens it. The file and its
+    /// name are durable when this returns.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], among others where a file of that name is there.
+    pub fn create(path: impl AsRef<Path>, length: u64) -> Result<Self, DeviceError> {
+        let path = path.as_ref();
+        let failed = |code| open_error(path, code);
+        let mode = Mode::RUSR | Mode::WUSR;
+        let (file, is_direct) =
+            open_direct(path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode).map_err(failed)?;
+        rustix::fs::ftruncate(&file, length).map_err(failed)?;
+        rustix::fs::fsync(&file).map_err(failed)?;
+        let directory =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = File::open(directory).map_err(|error| io_error(path, "open", 0, errno(&error)))?;
+        rustix::fs::fsync(&directory).map_err(failed)?;
+        Self::adopt(file, path, is_direct, Access::Exclusive, Backend::Automatic)
+    }
+
+    fn adopt(
+        file: OwnedFd,
+        path: &Path,
+        is_direct: bool,
+        access: Access,
+        backend: Backend,
+    ) -> Result<Self, DeviceError> {
+        let failed = |code| open_error(path, code);
+        let status = rustix::fs::fstat(&file).map_err(failed)?;
+        let is_block_device = match FileType::from_raw_mode(status.st_mode) {
+            FileType::BlockDevice => true,
+            FileType::RegularFile => false,
+            FileType::Directory => return Err(failed(Errno::ISDIR)),
+            _ => return Err(failed(Errno::NOTBLK)),
+        };
+        lock(&file, access, is_block_device).map_err(failed)?;
+        // Seeking to the end tells the size of a block device as well.
+        let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(failed)?;
+        let rings = if backend == Backend::Automatic { Rings::probe() } else { None };
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            capacity: length - length % BLOCK_SIZE as u64,
+            is_block_device,
+            is_direct,
+            rings,
+            discard_refused: AtomicBool::new(false),
+        })
+    }
+
+    /// False where the file system below refused direct I/O, so that its page cache holds a second copy.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// True if batches go through io_uring.
+    pub fn uses_io_uring(&self) -> bool {
+        self.rings.is_some()
+    }
+
+    /// Refuses what lies outside. A request that is not made of whole blocks is a mistake of the caller.
+    fn check(&self, offset: u64, length: usize) -> Result<(), DeviceError> {
+        assert!(offset.is_multiple_of(BLOCK_SIZE as u64), "offset {offset} is not a multiple of a block");
+        assert!(length.is_multiple_of(BLOCK_SIZE), "length {length} is not a multiple of a block");
+        match offset.checked_add(length as u64) {
+            Some(end) if end <= self.capacity => Ok(()),
+            _ => Err(DeviceError::OutOfRange { offset, length: length as u64, capacity: self.capacity }),
+        }
+    }
+
+    fn run(&self, action: &'static str, transfers: &mut [Transfer<'_>]) -> Result<(), DeviceError> {
+        let file = self.file.as_fd();
+        let result = match (transfers, &self.rings) {
+            ([], _) => Ok(()),
+            ([single], _) => single.finish(file),
+            (many, Some(rings)) => match rings.run(file, many) {
+                Some(result) => result,
+                None => pool::run(file, many),
+            },
+            (many, None) => pool::run(file, many),
+        };
+        result.map_err(|failure| self.explain(action, failure))
+    }
+
+    fn explain(&self, action: &'static str, failure: Failure) -> DeviceError {
+        match failure.code {
+            Some(code) => io_error(&self.path, action, failure.offset, code),
+            // The file was cut behind our back.
+            None => DeviceError::OutOfRange {
+                offset: failure.offset,
+                length: BLOCK_SIZE as u64,
+                capacity: rustix::fs::fstat(&self.file).map_or(0, |status| status.st_size.cast_unsigned()),
+            },
+        }
+    }
+}
+
+impl Device for FileDevice {
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+        for request in batch.iter() {
+            self.check(request.offset, request.buffer.len())?;
+        }
+        let mut transfers: Vec<_> = batch.iter_mut().map(Transfer::read).collect();
+        self.run("read", &mut transfers)
+    }
+
+    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+        for request in batch {
+            let mut end = request.offset;
+            for piece in &request.pieces {
+                self.check(end, piece.len())?;
+                end += piece.len() as u64;
+            }
+        }
+        if !self.is_direct {
+            let mut transfers: Vec<_> = batch.iter().map(|r| Transfer::write(r.offset, &r.pieces)).collect();
+            return self.run("write", &mut transfers);
+        }
+        let aligned: Vec<(u64, Vec<Bytes>)> = batch.iter().map(|r| (r.offset, aligned_pieces(r))).collect();
+        let mut transfers: Vec<_> =
+            aligned.iter().map(|(offset, pieces)| Transfer::write(*offset, pieces)).collect();
+        self.run("write", &mut transfers)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        loop {
+            match rustix::fs::fdatasync(&self.file) {
+                Err(Errno::INTR) => {}
+                other => return other.map_err(|code| io_error(&self.path, "flush", 0, code)),
+            }
+        }
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        let capacity = self.capacity;
+        if offset.checked_add(length).is_none_or(|end| end > capacity) {
+            return Err(DeviceError::OutOfRange { offset, length, capacity });
+        }
+        if length == 0 || self.discard_refused.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let result = if self.is_block_device {
+            crate::discard::discard_blocks(self.file.as_fd(), offset, length)
+        } else {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&self.file, flags, offset, length)
+        };
+        match result {
+            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS) => {
+                self.discard_refused.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            other => other.map_err(|code| io_error(&self.path, "discard", offset, code)),
+        }
+    }
+
+    fn name(&self) -> String {
+        let path = self.path.display();
+        if self.is_direct { path.to_string() } else { format!("{path} (without direct I/O)") }
+    }
+}
+
+/// Opens with O_DIRECT, or without where the file system refuses it; the flag says which.
+fn open_direct(path: &Path, flags: OFlags, mode: Mode) -> Result<(OwnedFd, bool), Errno> {
+    let flags = flags | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
+        Err(Errno::INVAL) => {
+            // A refused open may have made the file already; it is ours then, so O_EXCL must not refuse it.
+            let flags = if flags.contains(OFlags::CREATE) { flags - OFlags::EXCL } else { flags };
+            Ok((rustix::fs::open(path, flags, mode)?, false))
+        }
+        other => Ok((other?, true)),
+    }
+}
+
+/// FD-1. The lock goes with the open file, so it ends with the process, however that ends.
+fn lock(file: &OwnedFd, access: Access, is_block_device: bool) -> Result<(), Errno> {
+    let operation = match access {
+        Access::ReadOnly => FlockOperation::NonBlockingLockShared,
+        Access::Exclusive => FlockOperation::NonBlockingLockExclusive,
+    };
+    let mut tries = if is_block_device { LOCK_TRIES } else { 1 };
+    loop {
+        tries -= 1;
+        match rustix::fs::flock(file, operation) {
+            Err(Errno::INTR) => tries += 1,
+            Err(Errno::WOULDBLOCK) if tries > 0 => std::thread::sleep(LOCK_PAUSE),
+            other => return other,
+        }
+    }
+}
+
+fn open_error(path: &Path, code: Errno) -> DeviceError {
+    match code {
+        Errno::WOULDBLOCK | Errno::BUSY => DeviceError::InUse { device: path.display().to_string() },
+        code => io_error(path, "open", 0, code),
+    }
+}
+
+fn io_error(path: &Path, action: &'static str, offset: u64, code: Errno) -> DeviceError {
+    DeviceError::Io { action, device: path.display().to_string(), offset, code: code.raw_os_error() }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Each test of reads and writes runs on a file and, where root may set one up, on a loop device, with io_uring and
+//! with threads.
+
+use std::process::Command;
+
+use super::*;
+use crate::Buffer;
+
+const CAPACITY: u64 = 8 << 20;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// A block device over a file, taken apart at the end of the test.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn attach(image: &Path) -> Option<Self> {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
+        output.status.success().then(|| Self(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// Runs a test on every kind of device that can be had here.
+fn on_each_device(test: impl Fn(FileDevice)) {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    drop(FileDevice::create(&image, CAPACITY).unwrap());
+    for backend in [Backend::Automatic, Backend::Threads] {
+        test(FileDevice::open_with(&image, Access::Exclusive, backend).unwrap());
+    }
+    let Some(looped) = LoopDevice::attach(&image) else {
+        println!("skipped on a loop device: losetup refused");
+        return;
+    };
+    for backend in [Backend::Automatic, Backend::Threads] {
+        let device = FileDevice::open_with(&looped.0, Access::Exclusive, backend).unwrap();
+        assert!(device.is_block_device);
+        test(device);
+    }
+}
+
+fn block_filled_with(fill: u8) -> Bytes {
+    let mut buffer = Buffer::zeroed(BLOCK_SIZE);
+    buffer.fill(fill);
+    buffer.freeze()
+}
+
+fn read(device: &FileDevice, offset: u64, length: usize) -> Result<Vec<u8>, DeviceError> {
+    let mut batch = [ReadRequest { offset, buffer: Buffer::zeroed(length) }];
+    device.read(&mut batch)?;
+    Ok(batch[0].buffer.to_vec())
+}
+
+#[test]
+fn batches_larger_than_a_ring_are_read_back() {
+    on_each_device(|device| {
+        let batch: Vec<_> = (0..200_u64)
+            .map(|i| {
+                let pieces = (0..=i % 3).map(|piece| block_filled_with((i + piece) as u8)).collect();
+                WriteRequest { offset: i * 4 * BLOCK, pieces }
+            })
+            .collect();
+        device.write(&batch).unwrap();
+        device.flush().unwrap();
+        let mut reads: Vec<_> = (0..200)
+            .map(|i| ReadRequest { offset: i * 4 * BLOCK, buffer: Buffer::zeroed(3 * BLOCK_SIZE) })
+            .collect();
+        device.read(&mut reads).unwrap();
+        for (write, read) in batch.iter().zip(&reads) {
+            let expected = write.pieces.concat();
+            assert_eq!(read.buffer[..expected.len()], expected);
+        }
+    });
+}
+
+#[test]
+fn misaligned_memory_and_many_pieces_are_written() {
+    on_each_device(|device| {
+        let memory = Bytes::from((0..3000 * BLOCK_SIZE / 2 + 1).map(|i| (i % 251) as u8).collect::<Vec<_>>());
+        let askew = memory.slice(1..);
+        device.write(&[WriteRequest { offset: BLOCK, pieces: vec![askew.clone()] }]).unwrap();
+        assert_eq!(read(&device, BLOCK, askew.len()).unwrap(), askew);
+        // More pieces than one system call takes.
+        let pieces: Vec<_> = (0..1500).map(|i| block_filled_with(i as u8)).collect();
+        let request = || WriteRequest { offset: 0, pieces: pieces.clone() };
+        device.write(&[request()]).unwrap();
+        assert_eq!(read(&device, 0, 1500 * BLOCK_SIZE).unwrap(), pieces.concat());
+        let other = WriteRequest { offset: 2000 * BLOCK, pieces: vec![block_filled_with(1)] };
+        device.write(&[WriteRequest { offset: 0, pieces: pieces[1..].to_vec() }, other]).unwrap();
+        assert_eq!(read(&device, 0, 1499 * BLOCK_SIZE).unwrap(), pieces[1..].concat());
+    });
+}
+
+#[test]
+fn requests_outside_the_device_are_refused() {
+    on_each_device(|device| {
+        assert!(matches!(read(&device, CAPACITY, BLOCK_SIZE), Err(DeviceError::OutOfRange { .. })));
+        let pieces = vec![block_filled_with(1), block_filled_with(2)];
+        let write = device.write(&[WriteRequest { offset: CAPACITY - BLOCK, pieces }]);
+        assert!(matches!(write, Err(DeviceError::OutOfRange { .. })));
+        assert!(matches!(device.discard(CAPACITY, BLOCK), Err(DeviceError::OutOfRange { .. })));
+    });
+}
+
+#[test]
+fn discard_leaves_the_neighbours_alone() {
+    on_each_device(|device| {
+        let pieces = [1, 2, 3].map(block_filled_with).to_vec();
+        device.write(&[WriteRequest { offset: 0, pieces }]).unwrap();
+        device.discard(BLOCK, BLOCK).unwrap();
+        device.flush().unwrap();
+        assert_eq!(read(&device, 0, BLOCK_SIZE).unwrap(), block_filled_with(1));
+        assert_eq!(read(&device, 2 * BLOCK, BLOCK_SIZE).unwrap(), block_filled_with(3));
+    });
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    let is_in_use = |result| matches!(result, Err(DeviceError::InUse { .. }));
+    let writer = FileDevice::create(&image, CAPACITY).unwrap();
+    assert!(is_in_use(FileDevice::open(&image, Access::Exclusive)));
+    assert!(is_in_use(FileDevice::open(&image, Access::ReadOnly)));
+    drop(writer);
+    let reader = FileDevice::open(&image, Access::ReadOnly).unwrap();
+    let _second_reader = FileDevice::open(&image, Access::ReadOnly).unwrap();
+    assert!(is_in_use(FileDevice::open(&image, Access::Exclusive)));
+    let write = reader.write(&[WriteRequest { offset: 0, pieces: vec![block_filled_with(1)] }]);
+    assert!(matches!(write, Err(DeviceError::Io { action: "write", .. })));
+}
+
+#[test]
+fn a_block_device_in_use_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    drop(FileDevice::create(&image, CAPACITY).unwrap());
+    let Some(looped) = LoopDevice::attach(&image) else {
+        println!("skipped: losetup refused");
+        return;
+    };
+    let device = FileDevice::open(&looped.0, Access::Exclusive).unwrap();
+    assert_eq!(device.capacity(), CAPACITY);
+    assert!(matches!(FileDevice::open(&looped.0, Access::Exclusive), Err(DeviceError::InUse { .. })));
+}
+
+#[test]
+fn creating_does_not_overwrite() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    std::fs::write(&image, b"precious").unwrap();
+    assert!(matches!(FileDevice::create(&image, CAPACITY), Err(DeviceError::Io { .. })));
+    assert_eq!(std::fs::read(&image).unwrap(), b"precious");
+    assert!(FileDevice::open(directory.path(), Access::ReadOnly).is_err(), "a directory is no device");
+}
+
+#[test]
+fn a_file_that_was_cut_gives_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    for backend in [Backend::Automatic, Backend::Threads] {
+        std::fs::write(&image, vec![7; 10 * BLOCK_SIZE + 17]).unwrap();
+        let device = FileDevice::open_with(&image, Access::Exclusive, backend).unwrap();
+        assert_eq!(device.capacity(), 10 * BLOCK, "the odd bytes at the end are no block");
+        File::options().write(true).open(&image).unwrap().set_len(3 * BLOCK).unwrap();
+        let mut batch: Vec<_> = [0, 6]
+            .map(|block| ReadRequest { offset: block * BLOCK, buffer: Buffer::zeroed(BLOCK_SIZE) })
+            .into();
+        let error = device.read(&mut batch).unwrap_err();
+        assert!(matches!(error, DeviceError::OutOfRange { offset, .. } if offset == 6 * BLOCK), "{error}");
+        assert!(read(&device, 2 * BLOCK, 2 * BLOCK_SIZE).is_err());
+    }
+}
