@@ -1,3 +1,4 @@
+//! What a volume lives on: a regular file, a block device, memory, or a simulated device that fails on demand.
 //!
 //! The engine sees only [`Device`]. Everything here moves whole 4 KiB blocks at 4 KiB aligned offsets.
 
@@ -7,6 +8,7 @@ mod discard;
 pub mod file;
 pub mod memory;
 mod pool;
+pub mod simulated;
 mod transfer;
 mod uring;
 
@@ -14,3 +16,4 @@ pub use buffer::Buffer;
 pub use device::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest};
 pub use file::{Access, Backend, FileDevice};
 pub use memory::MemoryDevice;
+pub use simulated::SimulatedDevice;

@@ -1,0 +1,245 @@
+//! A device in memory that fails on demand and remembers what was done to it, so that every state in which a crash
+//! may leave it can be made and looked at.
+//!
+//! The fault rules, after the promises of [`crate::device`]:
+//!
+//! * SD-1 (DEV-1) what was written is read back, until the power goes.
+//! * SD-2 (DEV-2) a flush that returned `Ok` makes all that was written before it durable; one that failed makes
+//!   nothing durable.
+//! * SD-3 (DEV-3) a crash keeps any subset of the unflushed 512-byte sectors. [`CrashPoint`] says which subsets are
+//!   tried.
+//! * SD-4 (DEV-4) a discarded range reads as garbage at once; a crash before the next flush may bring back what was
+//!   there.
+//! * SD-5 a write that fails may have been done in part: the first half of its sectors is written.
+//! * SD-6 I/Os are counted one for each request of a batch, each flush and each discard. A fault hits the n-th, from
+//!   0, and says whether those behind it fail as well.
+
+mod crash_point;
+mod image;
+mod random;
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+pub use crash_point::{CrashPoint, CrashState};
+pub use image::{DISCARDED_BYTE, Image};
+pub use random::Random;
+
+use crate::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest};
+
+/// Bytes in a sector: what a device writes whole or not at all.
+pub const SECTOR_SIZE: usize = 512;
+
+/// EIO.
+const IO_ERROR: i32 = 5;
+
+/// One thing that was done to the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Bytes were written.
+    Write {
+        /// Byte offset.
+        offset: u64,
+        /// What was written.
+        bytes: Bytes,
+    },
+    /// Everything written and discarded before became durable.
+    Flush,
+    /// A range was given back.
+    Discard {
+        /// Byte offset.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    },
+}
+
+/// Which I/Os fail, with EIO.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fault {
+    /// None.
+    #[default]
+    None,
+    /// The one with this number alone.
+    At(u64),
+    /// That one and all behind it.
+    From(u64),
+    /// From that one on, all writes, flushes and discards; reads work.
+    WritesFrom(u64),
+}
+
+impl Fault {
+    fn hits(self, number: u64, is_read: bool) -> bool {
+        match self {
+            Self::None => false,
+            Self::At(at) => number == at,
+            Self::From(from) => number >= from,
+            Self::WritesFrom(from) => number >= from && !is_read,
+        }
+    }
+}
+
+/// The simulated device.
+pub struct SimulatedDevice {
+    state: Mutex<State>,
+    capacity: u64,
+}
+
+struct State {
+    image: Image,
+    trace: Vec<Event>,
+    fault: Fault,
+    /// I/Os so far.
+    count: u64,
+    /// Faults that were hit.
+    failed: u64,
+}
+
+impl SimulatedDevice {
+    /// A device of `capacity` zero bytes.
+    pub fn new(capacity: u64) -> Self {
+        Self::from_image(Image::zeroed(capacity))
+    }
+
+    /// A device after a restart: everything on it is durable, the trace is empty, nothing fails.
+    pub fn from_image(image: Image) -> Self {
+        let capacity = image.capacity();
+        let state = State { image, trace: Vec::new(), fault: Fault::None, count: 0, failed: 0 };
+        Self { state: Mutex::new(state), capacity }
+    }
+
+    /// What reads see now; nothing is copied.
+    pub fn image(&self) -> Image {
+        self.state.lock().image.clone()
+    }
+
+    /// What was done so far; writes share their bytes.
+    pub fn trace(&self) -> Vec<Event> {
+        self.state.lock().trace.clone()
+    }
+
+    /// How many events the trace has.
+    pub fn trace_length(&self) -> usize {
+        self.state.lock().trace.len()
+    }
+
+    /// Sets which I/Os fail from now on.
+    pub fn set_fault(&self, fault: Fault) {
+        self.state.lock().fault = fault;
+    }
+
+    /// I/Os so far, failed ones included (SD-6).
+    pub fn io_count(&self) -> u64 {
+        self.state.lock().count
+    }
+
+    /// I/Os that were made to fail.
+    pub fn failed_count(&self) -> u64 {
+        self.state.lock().failed
+    }
+
+    /// Turns over `count` bits in a range, chosen by seed, as a medium that rots does.
+    pub fn flip_bits(&self, range: Range<u64>, count: u32, seed: u64) {
+        let mut random = Random::new(seed);
+        let image = &mut self.state.lock().image;
+        for _ in 0..count {
+            let offset = range.start + random.below(range.end - range.start);
+            image.flip_bit(offset, random.below(8) as u32);
+        }
+    }
+
+    fn check(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        assert!(offset.is_multiple_of(BLOCK_SIZE as u64), "offset {offset} is not a multiple of a block");
+        assert!(length.is_multiple_of(BLOCK_SIZE as u64), "length {length} is not a multiple of a block");
+        match offset.checked_add(length) {
+            Some(end) if end <= self.capacity => Ok(()),
+            _ => Err(DeviceError::OutOfRange { offset, length, capacity: self.capacity }),
+        }
+    }
+}
+
+impl State {
+    /// Counts an I/O; an error if it is to fail.
+    fn begin(&mut self, action: &'static str, offset: u64) -> Result<(), DeviceError> {
+        let number = self.count;
+        self.count += 1;
+        if !self.fault.hits(number, action == "read") {
+            return Ok(());
+        }
+        self.failed += 1;
+        Err(DeviceError::Io { action, device: "simulated device".into(), offset, code: IO_ERROR })
+    }
+
+    fn do_write(&mut self, offset: u64, bytes: Bytes) {
+        self.image.write(offset, &bytes);
+        self.trace.push(Event::Write { offset, bytes });
+    }
+}
+
+impl Device for SimulatedDevice {
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+        for request in batch {
+            self.check(request.offset, request.buffer.len() as u64)?;
+            let mut state = self.state.lock();
+            state.begin("read", request.offset)?;
+            state.image.read(request.offset, &mut request.buffer);
+        }
+        Ok(())
+    }
+
+    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+        let mut result = Ok(());
+        for request in batch {
+            let length: usize = request.pieces.iter().map(Bytes::len).sum();
+            self.check(request.offset, length as u64)?;
+            for piece in &request.pieces {
+                assert!(piece.len().is_multiple_of(BLOCK_SIZE), "a piece has {} bytes", piece.len());
+            }
+            // A single piece is kept by reference: nobody can change it any more.
+            let bytes = match &request.pieces[..] {
+                [single] => single.clone(),
+                many => Bytes::from(many.concat()),
+            };
+            let mut state = self.state.lock();
+            match state.begin("write", request.offset) {
+                Ok(()) => state.do_write(request.offset, bytes),
+                Err(error) => {
+                    let half = length / 2 / SECTOR_SIZE * SECTOR_SIZE;
+                    state.do_write(request.offset, bytes.slice(..half));
+                    // The batch's other requests are under way at the same time; one that fails does not stop them.
+                    result = result.and(Err(error));
+                }
+            }
+        }
+        result
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        state.begin("flush", 0)?;
+        state.trace.push(Event::Flush);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.check(offset, length)?;
+        let mut state = self.state.lock();
+        state.begin("discard", offset)?;
+        state.image.discard(offset, length);
+        state.trace.push(Event::Discard { offset, length });
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        "simulated device".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests;
