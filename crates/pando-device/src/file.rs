@@ -7,7 +7,9 @@
 //!
 //! * FD-1 at most one process has a volume open for writing, and none has it open for reading meanwhile: a lock on
 //!   the file (flock) and, on a block device, O_EXCL, which keeps out the kernel's own file systems, too.
-//! * FD-2 a failed flush is never repeated in the hope of success: after buffered writes the kernel forgets what it
+//! * FD-2 an open device belongs to the process that opened it: a child made by fork must not use it (rings do not
+//!   survive a fork), so a daemon opens its volume after it has detached itself.
+//! * FD-3 a failed flush is never repeated in the hope of success: after buffered writes the kernel forgets what it
 //!   could not write, so whoever gets the error must take the volume for broken.
 
 use std::fs::File;

@@ -119,7 +119,7 @@ pub(crate) fn aligned_pieces(request: &WriteRequest) -> Vec<Bytes> {
         if length == 0 {
             continue;
         }
-        let mut copy = Buffer::zeroed(length);
+        let mut copy = Buffer::for_overwrite(length);
         let mut end = 0;
         for piece in run {
             copy[end..end + piece.len()].copy_from_slice(piece);
