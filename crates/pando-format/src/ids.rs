@@ -1,5 +1,7 @@
 //! Numbers that must not be mixed up.
 
+use std::fmt;
+
 /// Position of a record in the log: 1 for the first record of a volume, one more for each that follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
@@ -12,6 +14,12 @@ pub struct Msn {
     pub lsn: u64,
     /// The operation's place in the record.
     pub sub: u32,
+}
+
+impl fmt::Display for Msn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.lsn, self.sub)
+    }
 }
 
 /// A vertex of a tree: an index into the block table. 0 names no node: an edge to it is an empty subtree.

@@ -5,6 +5,7 @@
 //! its keys share: the longest common prefix of the two bounds' bytes.
 
 use std::cmp::Ordering;
+use std::fmt;
 
 use bytes::Bytes;
 
@@ -81,6 +82,19 @@ impl Bound {
     }
 }
 
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = if self.side == Side::Before { '-' } else { '+' };
+        write!(f, "\"{}\"{side}", self.bytes.escape_ascii())
+    }
+}
+
+impl fmt::Display for KeyRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.lower, self.upper)
+    }
+}
+
 impl Ord for Bound {
     fn cmp(&self, other: &Self) -> Ordering {
         if self.bytes == other.bytes {
@@ -146,10 +160,7 @@ impl KeyRange {
 
     /// What lies in both; may be empty.
     pub fn intersection(&self, other: &Self) -> Self {
-        Self::new(
-            self.lower.clone().max(other.lower.clone()),
-            self.upper.clone().min(other.upper.clone()),
-        )
+        Self::new(self.lower.clone().max(other.lower.clone()), self.upper.clone().min(other.upper.clone()))
     }
 
     /// Bytes of the prefix that every key inside shares.

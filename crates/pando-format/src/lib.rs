@@ -1,16 +1,40 @@
 //! Bytes on the device and what they mean: encode and decode, checksums, versions. No I/O and no locks.
 //!
-//! `docs/on-disk-format.md` is the reference for the layouts.
+//! `docs/on-disk-format.md` is the reference for the layouts; FMT-n are its invariants.
 #![forbid(unsafe_code)]
 
+pub mod buffer_part;
+pub mod checksum;
+pub mod codec;
 pub mod compression;
+pub mod edge;
+pub mod error;
+pub mod extent;
+pub mod head;
 pub mod ids;
 pub mod key;
+mod key_codec;
+pub mod leaf_part;
 pub mod message;
+pub mod node;
 pub mod operation;
+pub mod part;
+pub mod superblock;
+pub mod version;
 
+pub use buffer_part::{BufferPart, BufferPartWriter};
 pub use compression::Compression;
+pub use edge::{Edge, Goto, Xf};
+pub use error::{FormatError, Structure};
+pub use extent::{Extent, Pointer, Region};
+pub use head::{VolumeId, stored_checksum};
 pub use ids::{Lsn, Msn, NodeId, Tree};
 pub use key::{Bound, KeyRange, Side};
+pub use key_codec::VALUE_LENGTH_MAX;
+pub use leaf_part::{LeafPartWriter, decode_leaf_part};
 pub use message::{Change, FieldUpdate, Pending};
+pub use node::{NodeBody, NodeHeader};
 pub use operation::Operation;
+pub use part::{EncodedPart, PartEntry, open_part};
+pub use superblock::{LogPosition, Root, RootPair, Superblock, TableRoot, superblock_offsets};
+pub use version::{Access, Features};

@@ -4,6 +4,8 @@
 //! wait for one key at one place of a tree; it grows with [`Pending::push`] and is settled by [`Pending::apply`].
 //! Both must agree, whatever the order in which sums are built (`settling_in_steps_equals_settling_at_once`).
 
+use std::fmt;
+
 use bytes::{Bytes, BytesMut};
 
 /// A change to the value of a key that need not know the value.
@@ -249,5 +251,43 @@ fn on_number(value: &mut [u8], offset: u16, change: impl FnOnce(u64) -> u64) {
     if let Some(field) = value.get_mut(start..start + 8) {
         let old = u64::from_le_bytes(field.try_into().expect("the slice has eight bytes"));
         field.copy_from_slice(&change(old).to_le_bytes());
+    }
+}
+
+impl fmt::Display for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Put(value) => write!(f, "put {} bytes", value.len()),
+            Self::Delete => f.write_str("delete"),
+            Self::Changes(changes) => {
+                for (i, change) in changes.iter().enumerate() {
+                    write!(f, "{}{change}", if i == 0 { "" } else { ", " })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Patch { offset, bytes } => write!(f, "patch {} bytes at {offset}", bytes.len()),
+            Self::Truncate { length } => write!(f, "truncate to {length}"),
+            Self::Update { fields } => {
+                f.write_str("update")?;
+                fields.iter().try_for_each(|field| write!(f, " {field}"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for FieldUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Set { offset, bytes } => write!(f, "[{offset}] = {} bytes", bytes.len()),
+            Self::Max { offset, value } => write!(f, "[{offset}] >= {value}"),
+            Self::Add { offset, value } => write!(f, "[{offset}] += {}", *value as i64),
+        }
     }
 }

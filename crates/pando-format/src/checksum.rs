@@ -1,0 +1,55 @@
+//! Checksums: xxh3, 64 bits, seeded with the number of the structure they cover.
+//!
+//! They find accidents, not forgery. What a checksum covers carries its own name (volume, node, generation,
+//! sequence) in the same bytes, so its place on the device need not go into the seed: a block that landed in
+//! the wrong place is found by comparing names.
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+
+use crate::error::{FormatError, Structure};
+
+/// The checksum of contiguous bytes.
+pub fn checksum(structure: Structure, bytes: &[u8]) -> u64 {
+    xxh3_64_with_seed(bytes, structure as u64)
+}
+
+/// The checksum of bytes that lie in pieces, without joining them.
+pub fn checksum_pieces<'a>(structure: Structure, pieces: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    let mut hash = Xxh3::with_seed(structure as u64);
+    for piece in pieces {
+        hash.update(piece);
+    }
+    hash.digest()
+}
+
+/// [`checksum_pieces`] of shared bytes.
+pub fn checksum_shared(structure: Structure, pieces: &[Bytes]) -> u64 {
+    checksum_pieces(structure, pieces.iter().map(|piece| &piece[..]))
+}
+
+/// Fails unless the bytes have the checksum.
+pub fn verify(structure: Structure, bytes: &[u8], expected: u64) -> Result<(), FormatError> {
+    let found = checksum(structure, bytes);
+    if found == expected { Ok(()) } else { Err(FormatError::Checksum { structure, found, expected }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_and_the_whole_have_one_checksum() {
+        let whole: Vec<u8> = (0..10_000_u32).map(|i| (i * 7) as u8).collect();
+        for cut in [0, 1, 240, 4096, 9_999, 10_000] {
+            let pieces = [&whole[..cut], &whole[cut..]];
+            let expected = checksum(Structure::LeafPart, &whole);
+            assert_eq!(checksum_pieces(Structure::LeafPart, pieces), expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn one_structure_never_passes_for_another() {
+        assert_ne!(checksum(Structure::LeafPart, b"abc"), checksum(Structure::BufferPart, b"abc"));
+    }
+}
