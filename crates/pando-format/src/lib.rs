@@ -3,6 +3,7 @@
 //! `docs/on-disk-format.md` is the reference for the layouts; FMT-n are its invariants.
 #![forbid(unsafe_code)]
 
+pub mod block_table;
 pub mod buffer_part;
 pub mod checksum;
 pub mod codec;
@@ -15,6 +16,8 @@ pub mod ids;
 pub mod key;
 mod key_codec;
 pub mod leaf_part;
+pub mod log_batch;
+pub mod log_record;
 pub mod message;
 pub mod node;
 pub mod operation;
@@ -22,6 +25,7 @@ pub mod part;
 pub mod superblock;
 pub mod version;
 
+pub use block_table::{BlockEntry, IndexPage, TablePage};
 pub use buffer_part::{BufferPart, BufferPartWriter};
 pub use compression::Compression;
 pub use edge::{Edge, Goto, Xf};
@@ -32,6 +36,11 @@ pub use ids::{Lsn, Msn, NodeId, Tree};
 pub use key::{Bound, KeyRange, Side};
 pub use key_codec::VALUE_LENGTH_MAX;
 pub use leaf_part::{LeafPartWriter, decode_leaf_part};
+pub use log_batch::{BatchHeader, EncodedBatch, decode_batch, encode_batch};
+pub use log_record::{
+    Binding, BoundPiece, LogRecord, LoggedOperation, RecordPieces, encode_binding, encode_record,
+    encode_record_unbound,
+};
 pub use message::{Change, FieldUpdate, Pending};
 pub use node::{NodeBody, NodeHeader};
 pub use operation::Operation;

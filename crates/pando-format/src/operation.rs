@@ -1,5 +1,7 @@
 //! Operations as the log records them and the trees receive them.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use crate::{Change, KeyRange, Tree};
@@ -79,6 +81,30 @@ impl Operation {
             Self::Change { key, change, .. } => key.len() + change.length(),
             Self::DeleteRange { range, .. } => range.lower.bytes.len() + range.upper.bytes.len(),
             Self::MoveRange { from, to, .. } => from.len() + to.len(),
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Put { tree, key, value } => {
+                write!(f, "{tree:?} put \"{}\": {} bytes", key.escape_ascii(), value.len())
+            }
+            Self::PutRun { tree, prefix, first, bytes } => {
+                write!(
+                    f,
+                    "{tree:?} put run \"{}\" from {first}: {} bytes",
+                    prefix.escape_ascii(),
+                    bytes.len()
+                )
+            }
+            Self::Delete { tree, key } => write!(f, "{tree:?} delete \"{}\"", key.escape_ascii()),
+            Self::Change { tree, key, change } => write!(f, "{tree:?} \"{}\": {change}", key.escape_ascii()),
+            Self::DeleteRange { tree, range } => write!(f, "{tree:?} delete {range}"),
+            Self::MoveRange { tree, from, to } => {
+                write!(f, "{tree:?} move \"{}\" to \"{}\"", from.escape_ascii(), to.escape_ascii())
+            }
         }
     }
 }
