@@ -1,0 +1,328 @@
+//! Attaching a FUSE connection to a directory, detaching it, and finding what is mounted where.
+//!
+//! A process that may call mount(2) does; others go through the set-user-id program `fusermount3`. What is mounted is
+//! read from /proc/self/mountinfo and never asked of the mount itself, which might not answer.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+/// The type that /proc/mounts shows.
+pub const FILE_SYSTEM_TYPE: &str = "fuse.pando";
+
+/// Most bytes of one read or write request.
+pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
+
+/// Why a file system was not mounted or unmounted; each prints as one sentence.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The mount point cannot be used.
+    MountPoint {
+        /// The path given.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// /dev/fuse cannot be opened.
+    Device(io::Error),
+    /// The kernel or fusermount3 refused.
+    Refused {
+        /// `mount` or `unmount`.
+        action: &'static str,
+        /// The mount point.
+        path: PathBuf,
+        /// The reason given.
+        why: String,
+    },
+    /// Something still uses the mount.
+    Busy {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// The kernel and we did not agree on a protocol.
+    Handshake(io::Error),
+}
+
+impl std::fmt::Display for MountError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::MountPoint { path, why } => write!(f, "cannot mount at {}: {why}", path.display()),
+            Self::Device(error) if error.kind() == io::ErrorKind::NotFound => f.write_str(
+                "there is no /dev/fuse; load the module with `modprobe fuse`, or use the unmounted commands",
+            ),
+            Self::Device(error) => write!(f, "cannot open /dev/fuse: {error}"),
+            Self::Refused { action, path, why } => write!(f, "cannot {action} {}: {why}", path.display()),
+            Self::Busy { path } => {
+                write!(f, "{} is in use; `fuser -vm {}` shows by whom", path.display(), path.display())
+            }
+            Self::Handshake(error) => write!(f, "the kernel's FUSE does not accept the connection: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// The options of any mount that the kernel keeps itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VfsOption {
+    name: &'static str,
+    set: MountFlags,
+    clear: MountFlags,
+}
+
+const fn option(name: &'static str, set: MountFlags, clear: MountFlags) -> VfsOption {
+    VfsOption { name, set, clear }
+}
+
+const NONE: MountFlags = MountFlags::empty();
+
+const VFS_OPTIONS: &[VfsOption] = &[
+    option("rw", NONE, MountFlags::RDONLY),
+    option("ro", MountFlags::RDONLY, NONE),
+    option("suid", NONE, MountFlags::NOSUID),
+    option("nosuid", MountFlags::NOSUID, NONE),
+    option("dev", NONE, MountFlags::NODEV),
+    option("nodev", MountFlags::NODEV, NONE),
+    option("exec", NONE, MountFlags::NOEXEC),
+    option("noexec", MountFlags::NOEXEC, NONE),
+    option("async", NONE, MountFlags::SYNCHRONOUS),
+    option("sync", MountFlags::SYNCHRONOUS, NONE),
+    option("dirsync", MountFlags::DIRSYNC, NONE),
+    option("atime", NONE, MountFlags::NOATIME),
+    option("noatime", MountFlags::NOATIME, NONE),
+    option("diratime", NONE, MountFlags::NODIRATIME),
+    option("nodiratime", MountFlags::NODIRATIME, NONE),
+    option("relatime", MountFlags::RELATIME, NONE),
+    option("norelatime", NONE, MountFlags::RELATIME),
+    option("strictatime", MountFlags::STRICTATIME, NONE),
+    option("nostrictatime", NONE, MountFlags::STRICTATIME),
+];
+
+impl VfsOption {
+    /// The option of this name, if the kernel has it for any file system.
+    pub fn parse(name: &str) -> Option<Self> {
+        VFS_OPTIONS.iter().find(|option| option.name == name).copied()
+    }
+}
+
+/// The flags that a list of options amounts to; later ones win.
+fn flags(options: &[VfsOption]) -> MountFlags {
+    options.iter().fold(NONE, |flags, option| (flags - option.clear) | option.set)
+}
+
+/// What a mount looks like from outside.
+pub(crate) struct Appearance<'a> {
+    pub(crate) source: &'a Path,
+    pub(crate) vfs_options: &'a [VfsOption],
+    pub(crate) allow_other: bool,
+    pub(crate) default_permissions: bool,
+}
+
+impl Appearance<'_> {
+    /// The options for fusermount3, which takes all by name.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let source = self.source.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,");
+        let mut names = vec![format!("fsname={source}"), "subtype=pando".into()];
+        names.push(format!("max_read={REQUEST_BYTES_MAX}"));
+        if self.default_permissions {
+            names.push("default_permissions".into());
+        }
+        names.extend(self.vfs_options.iter().map(|option| option.name.to_owned()));
+        names
+    }
+}
+
+/// The mount point as an absolute path without symbolic links, if it is a directory.
+pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
+    let refuse = |why: String| MountError::MountPoint { path: mountpoint.to_owned(), why };
+    let path = mountpoint.canonicalize().map_err(|error| {
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOTCONN) => refuse("a dead mount is in the way; unmount it first".into()),
+            _ => refuse(error.to_string()),
+        }
+    })?;
+    match path.is_dir() {
+        true => Ok(path),
+        false => Err(refuse("it is not a directory".into())),
+    }
+}
+
+/// Mounts with mount(2). `None` if the caller may not, and has to ask fusermount3.
+pub(crate) fn mount_directly(
+    mountpoint: &Path,
+    look: &Appearance<'_>,
+) -> Result<Option<OwnedFd>, MountError> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let device = File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},max_read={REQUEST_BYTES_MAX}",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if look.allow_other {
+        data.push_str(",allow_other");
+    }
+    if look.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    let data = CString::new(data).expect("numbers and names hold no NUL");
+    match rustix::mount::mount(look.source, mountpoint, FILE_SYSTEM_TYPE, flags(look.vfs_options), &*data) {
+        Ok(()) => Ok(Some(device.into())),
+        Err(Errno::PERM) => Ok(None),
+        Err(errno) => {
+            let why = io::Error::from(errno).to_string();
+            Err(MountError::Refused { action: "mount", path: mountpoint.to_owned(), why })
+        }
+    }
+}
+
+/// Unmounts what is mounted there. `lazy` takes it out of the tree at once and lets its users finish; without it, a
+/// mount in use is [`MountError::Busy`].
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    let mut flags = UnmountFlags::NOFOLLOW;
+    if lazy {
+        flags |= UnmountFlags::DETACH;
+    }
+    match rustix::mount::unmount(mountpoint, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::Busy { path: mountpoint.to_owned() }),
+        Err(Errno::PERM) => unmount_through_helper(mountpoint, lazy),
+        Err(errno) => Err(MountError::Refused {
+            action: "unmount",
+            path: mountpoint.to_owned(),
+            why: match errno {
+                Errno::INVAL => "nothing is mounted there".into(),
+                other => io::Error::from(other).to_string(),
+            },
+        }),
+    }
+}
+
+fn unmount_through_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    let refuse = |why: String| MountError::Refused { action: "unmount", path: mountpoint.to_owned(), why };
+    let mut command = Command::new("fusermount3");
+    command.arg(if lazy { "-uz" } else { "-u" }).arg("--").arg(mountpoint).env("LC_ALL", "C");
+    let output = command.output().map_err(|error| refuse(format!("cannot run fusermount3: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    match words.contains("busy") {
+        true => Err(MountError::Busy { path: mountpoint.to_owned() }),
+        false => Err(refuse(words)),
+    }
+}
+
+/// A mounted PandoFS, as the kernel lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry {
+    /// `st_dev` of everything in it, as `major:minor`.
+    pub device: String,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// The path of the volume, as it was when it was mounted.
+    pub source: PathBuf,
+}
+
+/// All mounted PandoFS that this process can see, in the order of mounting.
+pub fn mounted() -> io::Result<Vec<MountEntry>> {
+    let all = entries(&std::fs::read("/proc/self/mountinfo")?);
+    Ok(all.into_iter().filter(|(kind, _)| kind == FILE_SYSTEM_TYPE).map(|(_, entry)| entry).collect())
+}
+
+/// The PandoFS mounted exactly at this path, if that is what one sees there.
+pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
+    // The parent is resolved and not the path, which belongs to a mount that might not answer.
+    let path = match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
+            Path::new(".").canonicalize()?.join(name)
+        }
+        (Some(parent), Some(name)) => parent.canonicalize()?.join(name),
+        _ => path.canonicalize()?,
+    };
+    let all = entries(&std::fs::read("/proc/self/mountinfo")?);
+    let top = all.into_iter().rfind(|(_, entry)| entry.mountpoint == path);
+    Ok(top.filter(|(kind, _)| kind == FILE_SYSTEM_TYPE).map(|(_, entry)| entry))
+}
+
+/// The lines of a mountinfo file, with their file system types.
+fn entries(mountinfo: &[u8]) -> Vec<(OsString, MountEntry)> {
+    mountinfo.split(|&byte| byte == b'\n').filter_map(entry).collect()
+}
+
+/// `id parent major:minor root mountpoint options [optional...] - type source options`
+fn entry(line: &[u8]) -> Option<(OsString, MountEntry)> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let mountpoint = PathBuf::from(unescape(fields.nth(1)?));
+    fields.find(|field| *field == b"-")?;
+    let kind = unescape(fields.next()?);
+    let source = PathBuf::from(unescape(fields.next()?));
+    Some((kind, MountEntry { device, mountpoint, source }))
+}
+
+/// Undoes the kernel's `\ooo` for blanks, line ends and backslashes.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal =
+            tail.get(..3).filter(|_| byte == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) => {
+                bytes.push(escaped);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+/// Lets the kernel read further ahead than the 128 KiB that FUSE offers in its handshake. Best effort: only root may,
+/// and only where sysfs is mounted.
+pub(crate) fn set_read_ahead(device: &str, bytes: u32) {
+    let path = Path::new("/sys/class/bdi").join(OsStr::from_bytes(device.as_bytes())).join("read_ahead_kb");
+    let _ = std::fs::write(path, (bytes / 1024).to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_is_read_with_its_escapes() {
+        let text = b"36 35 98:0 / /mnt\\040two rw,noatime master:1 - fuse.pando /data/a\\134b rw,user_id=0\n\
+                     37 35 0:51 / /mnt/x rw - ext4 /dev/sda rw\nrubbish\n";
+        let all = entries(text);
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[0].0, "fuse.pando");
+        assert_eq!(all[0].1.device, "98:0");
+        assert_eq!(all[0].1.mountpoint, Path::new("/mnt two"));
+        assert_eq!(all[0].1.source, Path::new("/data/a\\b"));
+        assert_eq!(all[1].0, "ext4");
+    }
+
+    #[test]
+    fn later_options_win() {
+        let parse =
+            |names: &[&str]| names.iter().map(|name| VfsOption::parse(name).unwrap()).collect::<Vec<_>>();
+        assert_eq!(flags(&parse(&["ro", "nosuid", "rw"])), MountFlags::NOSUID);
+        assert_eq!(flags(&parse(&["noexec", "exec", "ro"])), MountFlags::RDONLY);
+        assert_eq!(VfsOption::parse("writeback"), None);
+    }
+}

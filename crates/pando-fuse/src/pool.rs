@@ -1,0 +1,133 @@
+//! Threads that may wait for the device, so that receiving threads never do (FU-1).
+//!
+//! Threads are started when work finds none idle, up to a limit, and stay. The limit bounds how many requests wait for
+//! the device at once; no job waits for another job of the pool, so a full pool is slow but never stuck.
+//! One lock, held for pushes and pops only.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The pool; dropping it finishes what is queued and joins its threads.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads_max: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    closed: bool,
+}
+
+impl Pool {
+    /// A pool of at most `threads_max` threads; none is started yet.
+    pub(crate) fn new(threads_max: usize) -> Self {
+        Self { shared: Arc::default(), threads: Mutex::default(), threads_max }
+    }
+
+    /// Runs the job on a thread of the pool, soon. Never waits for a job.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        let wanting = {
+            let mut queue = self.shared.queue.lock();
+            queue.jobs.push_back(Box::new(job));
+            queue.jobs.len() > queue.idle
+        };
+        if wanting {
+            self.start_thread();
+        }
+        self.shared.wake.notify_one();
+    }
+
+    fn start_thread(&self) {
+        let mut threads = self.threads.lock();
+        if threads.len() == self.threads_max {
+            return;
+        }
+        let shared = self.shared.clone();
+        let name = format!("pando-wait-{}", threads.len());
+        match std::thread::Builder::new().name(name).spawn(move || shared.work()) {
+            Ok(thread) => threads.push(thread),
+            // With at least one thread the queue still moves; without any it never would.
+            Err(error) => assert!(!threads.is_empty(), "no thread can be started: {error}"),
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                job();
+                queue = self.queue.lock();
+            } else if queue.closed {
+                return;
+            } else {
+                queue.idle += 1;
+                self.wake.wait(&mut queue);
+                queue.idle -= 1;
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.wake.notify_all();
+        for thread in self.threads.get_mut().drain(..) {
+            // A job that panicked has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn runs_every_job_before_it_is_dropped() {
+        let done = Arc::new(AtomicUsize::new(0));
+        let pool = Pool::new(3);
+        for _ in 0..1000 {
+            let done = done.clone();
+            pool.run(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        drop(pool);
+        assert_eq!(done.load(Ordering::Relaxed), 1000);
+    }
+
+    #[test]
+    fn jobs_wait_side_by_side() {
+        // Passes only if all four are waiting at the same time.
+        let barrier = Arc::new(Barrier::new(4));
+        let pool = Pool::new(4);
+        for _ in 0..4 {
+            let barrier = barrier.clone();
+            pool.run(move || {
+                barrier.wait();
+            });
+        }
+        drop(pool);
+    }
+}

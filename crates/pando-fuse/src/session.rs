@@ -1,0 +1,169 @@
+//! A mounted file system: from mount to unmount.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuser::{Config, MountOption, SessionACL};
+use pando_fs::Operations;
+
+use crate::dispatch::{Dispatcher, Report};
+use crate::mount_point::{self, Appearance, MountError, VfsOption};
+use crate::transport::{Adapter, KernelCache};
+
+/// Requests that wait for the device at once.
+const WAITERS_MAX: usize = 64;
+
+/// How far the kernel reads ahead of a sequential reader, in bytes, where we may say so.
+const READ_AHEAD_BYTES: u32 = 2 << 20;
+
+/// How a file system is mounted.
+pub struct MountOptions {
+    /// What /proc/mounts shows as the source: the volume's path.
+    pub source: PathBuf,
+    /// Options that the kernel keeps itself; later ones win.
+    pub vfs_options: Vec<VfsOption>,
+    /// Other users than the one who mounts get in.
+    pub allow_other: bool,
+    /// The kernel checks permission bits. Without it everyone who gets in may do everything.
+    pub default_permissions: bool,
+    /// The kernel collects small writes in its cache and sends them later.
+    pub writeback: bool,
+    /// Threads that receive requests; at least 1.
+    pub threads: usize,
+    /// Told of failures of the file system, one sentence each; called from many threads.
+    pub report: Report,
+}
+
+impl MountOptions {
+    /// The defaults: one receiving thread a core, permission bits checked, and all users let in if root mounts.
+    pub fn new(source: PathBuf) -> Self {
+        Self {
+            source,
+            vfs_options: Vec::new(),
+            allow_other: rustix::process::geteuid().is_root(),
+            default_permissions: true,
+            writeback: false,
+            threads: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+            report: Arc::new(|_| ()),
+        }
+    }
+}
+
+/// A file system that is mounted and waits for [`Session::run`]. Dropping it unmounts.
+pub struct Session {
+    inner: fuser::Session<Adapter>,
+    guard: UnmountGuard,
+}
+
+/// Leaves no dead mount behind when a session ends other than by being unmounted.
+struct UnmountGuard {
+    unmounter: Unmounter,
+    armed: bool,
+}
+
+impl Drop for UnmountGuard {
+    fn drop(&mut self) {
+        if self.armed {
+            // Nobody is left to be told.
+            let _ = self.unmounter.unmount(true);
+        }
+    }
+}
+
+/// Unmounts a session, from any thread.
+#[derive(Debug, Clone)]
+pub struct Unmounter {
+    mountpoint: PathBuf,
+    device: String,
+}
+
+impl Session {
+    /// Mounts. When this returns, system calls on the mount wait for [`Session::run`].
+    pub fn mount(
+        fs: Arc<dyn Operations>,
+        mountpoint: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        let mountpoint = mount_point::resolve(mountpoint)?;
+        let look = Appearance {
+            source: &options.source,
+            vfs_options: &options.vfs_options,
+            allow_other: options.allow_other,
+            default_permissions: options.default_permissions,
+        };
+        let kernel_cache = KernelCache::default();
+        let dispatcher = Dispatcher::new(fs, WAITERS_MAX, options.report.clone());
+        let adapter = Adapter::new(dispatcher, options.writeback, kernel_cache.clone());
+
+        let mut config = Config::default();
+        config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(options.threads.max(1));
+        config.clone_fd = true;
+        let inner = match mount_point::mount_directly(&mountpoint, &look)? {
+            Some(device) => {
+                fuser::Session::from_fd(adapter, device, config.acl, config).map_err(|error| {
+                    // The first error is the one to tell.
+                    let _ = mount_point::unmount(&mountpoint, true);
+                    MountError::Handshake(error)
+                })?
+            }
+            None => {
+                config.mount_options = look.names().into_iter().map(MountOption::CUSTOM).collect();
+                fuser::Session::new(adapter, &mountpoint, &config).map_err(|error| MountError::Refused {
+                    action: "mount",
+                    path: mountpoint.clone(),
+                    why: error.to_string().trim().replace('\n', "; "),
+                })?
+            }
+        };
+        kernel_cache.connect(inner.notifier());
+        let entry =
+            mount_point::mounted_at(&mountpoint).ok().flatten().ok_or_else(|| MountError::Refused {
+                action: "mount",
+                path: mountpoint.clone(),
+                why: "the kernel does not list it in /proc/self/mountinfo".into(),
+            })?;
+        mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
+        let unmounter = Unmounter { mountpoint, device: entry.device };
+        Ok(Self { inner, guard: UnmountGuard { unmounter, armed: true } })
+    }
+
+    /// What unmounts it, also while it runs.
+    pub fn unmounter(&self) -> Unmounter {
+        self.guard.unmounter.clone()
+    }
+
+    /// Serves requests until it is unmounted, by whomever. Every request that was read has been answered when it
+    /// returns.
+    ///
+    /// An error means that the connection broke, or was aborted, while it was mounted; it is unmounted then.
+    pub fn run(self) -> io::Result<()> {
+        let Self { inner, mut guard } = self;
+        inner.run()?;
+        // Something else may be mounted there by now, even with the same device number.
+        guard.armed = false;
+        Ok(())
+    }
+}
+
+impl Unmounter {
+    /// The absolute path it is mounted at.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// The number of its device, `major:minor`.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Unmounts it if it is still there; nothing else that has taken its place is touched. `lazy` lets its users
+    /// finish; without it a mount in use is [`MountError::Busy`].
+    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        match mount_point::mounted_at(&self.mountpoint) {
+            Ok(Some(entry)) if entry.device == self.device => mount_point::unmount(&self.mountpoint, lazy),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A file system mounted on a directory of its own for the length of one test.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pando_fs::Operations;
+use pando_fuse::{MountOptions, Session, Unmounter};
+use tempfile::TempDir;
+
+/// No test takes this long unless something hangs.
+const TIME_OUT: Duration = Duration::from_secs(60);
+
+/// A mount. Dropping it unmounts, also when the test fails.
+pub struct Mounted {
+    directory: TempDir,
+    unmounter: Unmounter,
+    server: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Mounted {
+    /// Mounts it, with the options changed by `adjust`.
+    pub fn new(fs: Arc<dyn Operations>, adjust: impl FnOnce(&mut MountOptions)) -> Self {
+        let directory = TempDir::new().unwrap();
+        let mut options = MountOptions::new(PathBuf::from("/dev/a volume"));
+        adjust(&mut options);
+        let session = Session::mount(fs, directory.path(), &options).unwrap();
+        let unmounter = session.unmounter();
+        let server = Some(std::thread::spawn(move || session.run()));
+        Self { directory, unmounter, server }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn unmounter(&self) -> &Unmounter {
+        &self.unmounter
+    }
+
+    /// Unmounts, and checks that the session ends well.
+    pub fn unmount(mut self) {
+        self.unmounter.unmount(false).unwrap();
+        self.server.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // The server is not joined: it serves until the failed test's own files are closed, which may be later.
+        let _ = self.unmounter.unmount(true);
+    }
+}
+
+/// Runs a test that mounts: skips it by name where there is no /dev/fuse, and ends the whole process if it hangs,
+/// since a thread stuck in a dead mount cannot be ended alone.
+pub fn with_fuse(name: &'static str, test: impl FnOnce() + Send + 'static) {
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        eprintln!("SKIPPED {name}: /dev/fuse cannot be opened");
+        return;
+    }
+    let (done, finished) = channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let _done = done;
+        test();
+    });
+    wait(name, &finished);
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Returns when the sender is gone, however the test ended.
+fn wait(name: &str, finished: &Receiver<()>) {
+    if let Err(RecvTimeoutError::Timeout) = finished.recv_timeout(TIME_OUT) {
+        eprintln!("{name} has been running for {} s and is stopped", TIME_OUT.as_secs());
+        std::process::exit(1);
+    }
+}

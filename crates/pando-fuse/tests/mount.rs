@@ -1,0 +1,267 @@
+//! System calls on a real mount of a file system in memory.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use std::fs::{self, File, Permissions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, UNIX_EPOCH};
+
+use common::memory_fs::MemoryFs;
+use common::mounted::{Mounted, with_fuse};
+use pando_fuse::{MountError, VfsOption, mount_point};
+use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+#[test]
+fn files_and_directories() {
+    with_fuse("files_and_directories", || {
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        let root = mounted.path();
+        let file = root.join("file");
+        fs::write(&file, "hello").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"hello");
+
+        let long: Vec<u8> = (0..5_000_000u32).map(|i| (i % 251) as u8).collect();
+        fs::write(root.join("long"), &long).unwrap();
+        assert!(fs::read(root.join("long")).unwrap() == long);
+
+        let mut appending = File::options().append(true).open(&file).unwrap();
+        appending.write_all(b" there").unwrap();
+        let mut other = File::options().append(true).open(&file).unwrap();
+        other.write_all(b"!").unwrap();
+        appending.write_all(b"!").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"hello there!!");
+
+        let short = File::options().write(true).truncate(true).open(&file).unwrap();
+        assert_eq!(short.metadata().unwrap().len(), 0);
+        short.write_all_at(b"x", 99).unwrap();
+        drop((appending, other, short));
+        assert_eq!(fs::metadata(&file).unwrap().len(), 100);
+
+        fs::create_dir(root.join("d")).unwrap();
+        fs::rename(&file, root.join("d/renamed")).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(fs::remove_dir(root.join("d")).unwrap_err().kind(), ErrorKind::DirectoryNotEmpty);
+        symlink("d/renamed", root.join("link")).unwrap();
+        assert_eq!(fs::read_link(root.join("link")).unwrap().to_str(), Some("d/renamed"));
+        assert_eq!(fs::metadata(root.join("link")).unwrap().len(), 100);
+        fs::hard_link(root.join("d/renamed"), root.join("second")).unwrap();
+        assert_eq!(fs::metadata(root.join("second")).unwrap().nlink(), 2);
+
+        let statfs = rustix::fs::statvfs(root).unwrap();
+        assert_eq!((statfs.f_blocks * statfs.f_frsize, statfs.f_namemax), (1 << 30, 255));
+        mounted.unmount();
+    });
+}
+
+#[test]
+fn creating_is_exclusive_and_keeps_the_mode() {
+    with_fuse("creating_is_exclusive_and_keeps_the_mode", || {
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        for name in ["first", "second"] {
+            // The first CREATE is answered differently from those that the kernel no longer sends.
+            let path = mounted.path().join(name);
+            let mut options = File::options();
+            options.read(true).write(true).create_new(true).mode(0o400);
+            let mut file = options.open(&path).unwrap();
+            file.write_all(b"written through the descriptor that made it").unwrap();
+            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o7777, 0o400);
+            assert_eq!(options.open(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        }
+        mounted.unmount();
+    });
+}
+
+#[test]
+fn an_unlinked_file_lives_while_it_is_open() {
+    with_fuse("an_unlinked_file_lives_while_it_is_open", || {
+        let memory = Arc::new(MemoryFs::new());
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        let path = mounted.path().join("file");
+        fs::write(&path, "still here").unwrap();
+        let mut file = File::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "still here");
+        drop(file);
+        mounted.unmount();
+        assert_eq!(memory.inodes(), 1, "only the root is left");
+    });
+}
+
+#[test]
+fn listings_are_complete_and_count_their_references() {
+    with_fuse("listings_are_complete_and_count_their_references", || {
+        let memory = Arc::new(MemoryFs::new());
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        let mut expected: Vec<_> = (0..3000).map(|i| format!("{i:04}{}", "x".repeat(i % 200))).collect();
+        for name in &expected {
+            File::create(mounted.path().join(name)).unwrap();
+        }
+        expected.sort();
+        for _ in 0..2 {
+            let mut found = Vec::new();
+            for entry in fs::read_dir(mounted.path()).unwrap() {
+                let entry = entry.unwrap();
+                assert!(entry.metadata().unwrap().is_file());
+                found.push(entry.file_name().into_string().unwrap());
+            }
+            found.sort();
+            assert_eq!(found, expected);
+        }
+        for name in &expected {
+            fs::remove_file(mounted.path().join(name)).unwrap();
+        }
+        // The kernel gives back a reference for every entry it was told of: one too many trips the file system's
+        // own check, one too few keeps an inode.
+        assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 0);
+        mounted.unmount();
+        assert_eq!(memory.references(), 0);
+        assert_eq!(memory.inodes(), 1);
+    });
+}
+
+#[test]
+fn calls_beyond_reading_and_writing() {
+    with_fuse("calls_beyond_reading_and_writing", || {
+        let memory = Arc::new(MemoryFs::new());
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        let (a, b) = (mounted.path().join("a"), mounted.path().join("b"));
+        fs::write(&a, "aaaa").unwrap();
+        fs::write(&b, "bbbbbbbb").unwrap();
+
+        let cwd = rustix::fs::CWD;
+        let rename = |flags| rustix::fs::renameat_with(cwd, &a, cwd, &b, flags);
+        assert_eq!(rename(RenameFlags::NOREPLACE), Err(Errno::EXIST));
+        assert_eq!(rename(RenameFlags::EXCHANGE), Ok(()));
+        assert_eq!(fs::read(&a).unwrap(), b"bbbbbbbb");
+
+        let file = File::options().read(true).write(true).open(&a).unwrap();
+        rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 2, 4).unwrap();
+        assert_eq!(fs::read(&a).unwrap(), b"bb\0\0\0\0bb");
+        assert_eq!(
+            rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096),
+            Err(Errno::OPNOTSUPP)
+        );
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 100).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 100);
+        assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(5)), Ok(100));
+        assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(100)), Err(Errno::NXIO));
+        let target = File::options().read(true).write(true).open(&b).unwrap();
+        let copied = rustix::fs::copy_file_range(&file, Some(&mut 0), &target, Some(&mut 4), 2);
+        assert_eq!(copied, Ok(2));
+        assert_eq!(fs::read(&b).unwrap(), b"aaaabb");
+
+        rustix::fs::setxattr(&a, "user.x", b"value", XattrFlags::CREATE).unwrap();
+        assert_eq!(rustix::fs::setxattr(&a, "user.x", b"", XattrFlags::CREATE), Err(Errno::EXIST));
+        let mut value = [0u8; 16];
+        assert_eq!(rustix::fs::getxattr(&a, "user.x", &mut value), Ok(5));
+        assert_eq!(rustix::fs::getxattr(&a, "user.x", &mut [0u8; 2]), Err(Errno::RANGE));
+        assert_eq!(rustix::fs::listxattr(&a, &mut value), Ok(7));
+        rustix::fs::removexattr(&a, "user.x").unwrap();
+        assert_eq!(rustix::fs::getxattr(&a, "user.x", &mut value), Err(Errno::NODATA));
+
+        let early = UNIX_EPOCH - Duration::new(5, 250_000_000);
+        file.set_modified(early).unwrap();
+        assert_eq!(file.metadata().unwrap().modified().unwrap(), early);
+
+        file.sync_all().unwrap();
+        File::open(mounted.path()).unwrap().sync_all().unwrap();
+        assert_eq!(memory.syncs.load(Ordering::Relaxed), 2);
+        drop((file, target));
+        mounted.unmount();
+    });
+}
+
+#[test]
+fn requests_without_room_go_through_the_pool() {
+    with_fuse("requests_without_room_go_through_the_pool", || {
+        let mut memory = MemoryFs::new();
+        memory.busy_every = 3;
+        let memory = Arc::new(memory);
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let root = mounted.path();
+                scope.spawn(move || {
+                    for i in 0..50 {
+                        let path = root.join(format!("{thread}-{i}"));
+                        fs::write(&path, path.as_os_str().as_encoded_bytes()).unwrap();
+                        assert_eq!(fs::read(&path).unwrap(), path.as_os_str().as_encoded_bytes());
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 200);
+        mounted.unmount();
+        assert!(memory.waited.load(Ordering::Relaxed) > 0);
+    });
+}
+
+#[test]
+fn the_mount_looks_as_asked() {
+    with_fuse("the_mount_looks_as_asked", || {
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |options| {
+            options.vfs_options = ["ro", "noexec"].map(|name| VfsOption::parse(name).unwrap()).to_vec();
+        });
+        let entry = mount_point::mounted_at(mounted.path()).unwrap().unwrap();
+        assert_eq!(entry.source.to_str(), Some("/dev/a volume"));
+        assert_eq!(&entry.device, mounted.unmounter().device());
+        assert!(mount_point::mounted().unwrap().contains(&entry));
+        let refused = fs::write(mounted.path().join("file"), "").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+
+        let inside = File::open(mounted.path()).unwrap();
+        assert!(matches!(mounted.unmounter().unmount(false), Err(MountError::Busy { .. })));
+        drop(inside);
+        let path = mounted.path().to_owned();
+        let unmounter = mounted.unmounter().clone();
+        mounted.unmount();
+        assert_eq!(mount_point::mounted_at(path.parent().unwrap()).unwrap(), None);
+        unmounter.unmount(false).unwrap();
+    });
+}
+
+#[test]
+fn writeback_keeps_appended_records_in_order() {
+    with_fuse("writeback_keeps_appended_records_in_order", || {
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |options| options.writeback = true);
+        let path = mounted.path().join("log");
+        let mut log = File::options().append(true).create(true).open(&path).unwrap();
+        let mut expected = Vec::new();
+        for i in 0..2000 {
+            let line = format!("line {i}\n");
+            log.write_all(line.as_bytes()).unwrap();
+            expected.extend_from_slice(line.as_bytes());
+            if i % 300 == 0 {
+                log.sync_data().unwrap();
+            }
+        }
+        drop(log);
+        assert!(fs::read(&path).unwrap() == expected);
+        mounted.unmount();
+    });
+}
+
+#[test]
+fn a_change_of_owner_takes_set_id_bits_off() {
+    with_fuse("a_change_of_owner_takes_set_id_bits_off", || {
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        let path = mounted.path().join("program");
+        fs::write(&path, "x").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o4755)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o4755);
+        if std::os::unix::fs::chown(&path, Some(12), Some(13)).is_err() {
+            eprintln!("SKIPPED a_change_of_owner_takes_set_id_bits_off: only root can change owners");
+            return;
+        }
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (12, 13, 0o755));
+        mounted.unmount();
+    });
+}
