@@ -6,6 +6,8 @@
 pub mod batch;
 pub mod engine;
 pub mod error;
+#[allow(dead_code, reason = "the trees are not there yet")]
+pub(crate) mod log;
 pub mod options;
 pub mod scan;
 #[allow(dead_code, reason = "the trees are not there yet")]

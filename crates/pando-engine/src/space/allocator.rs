@@ -13,13 +13,17 @@
 use std::collections::BTreeMap;
 
 use pando_device::BLOCK_SIZE;
+use pando_format::{Extent, Region};
 use parking_lot::Mutex;
 
-use super::free_map::FreeMap;
+use super::free_map::{FreeMap, Run};
 use crate::{Error, Result};
 
 /// Most pieces a node is cut into.
 pub(crate) const EXTENTS_MAX: usize = 8;
+
+/// Most bytes of one allocation; far above any node.
+pub(crate) const ALLOCATION_BYTES_MAX: u64 = 1 << 30;
 
 /// Requests shorter than this fill gaps instead of extending the run of large nodes.
 const LARGE_BYTES: u64 = 256 << 10;
@@ -29,21 +33,8 @@ const NEXT_FIT_STEPS: usize = 16;
 
 const UNIT: u64 = BLOCK_SIZE as u64;
 
-/// A run of bytes on the device, in whole blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Extent {
-    /// Byte offset on the device.
-    pub offset: u64,
-    /// Length in bytes.
-    pub length: u64,
-}
-
-impl Extent {
-    /// The first byte behind it.
-    pub fn end(self) -> u64 {
-        self.offset + self.length
-    }
-}
+/// The device of every extent, as long as a volume has one.
+const DEVICE: u16 = 0;
 
 /// The time between two cuts: interval n ends with the cut of the n-th checkpoint since the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,13 +61,14 @@ pub(crate) struct SpaceCounters {
     pub deferred: u64,
     /// In use by the present state.
     pub allocated: u64,
-    /// Separate free extents.
-    pub free_extents: usize,
+    /// Separate runs of free space.
+    pub free_runs: usize,
 }
 
 /// The space of nodes and block table pages.
 pub(crate) struct Allocator {
-    region: Extent,
+    /// Not empty, ascending, all on device 0.
+    regions: Vec<Region>,
     state: Mutex<State>,
 }
 
@@ -92,27 +84,24 @@ struct State {
 }
 
 impl Allocator {
-    /// An allocator of a region that is all free.
+    /// An allocator of regions that are all free.
     ///
     /// # Panics
-    /// If the region is not made of whole blocks.
-    pub fn new(region: Extent) -> Self {
-        assert!(
-            region.offset.is_multiple_of(UNIT) && region.length.is_multiple_of(UNIT),
-            "{region:?} has whole blocks"
-        );
+    /// If the regions are not ascending runs of whole blocks on device 0: the superblock's decoder checks that.
+    pub fn new(regions: &[Region]) -> Self {
         let mut free = FreeMap::default();
-        if region.length > 0 {
-            free.insert(region);
+        for region in regions.iter().filter(|region| region.length > 0) {
+            assert!(
+                region.offset.is_multiple_of(UNIT) && region.length.is_multiple_of(UNIT),
+                "{region} has whole blocks"
+            );
+            assert!(region.device == DEVICE, "{region} is on the one device");
+            free.insert(Run { offset: region.offset, length: region.length });
         }
-        let state = State {
-            free,
-            current: Interval::FIRST,
-            deferred: BTreeMap::new(),
-            deferred_bytes: 0,
-            cursor: region.offset,
-        };
-        Self { region, state: Mutex::new(state) }
+        let cursor = regions.first().map_or(0, |region| region.offset);
+        let state =
+            State { free, current: Interval::FIRST, deferred: BTreeMap::new(), deferred_bytes: 0, cursor };
+        Self { regions: regions.to_vec(), state: Mutex::new(state) }
     }
 
     /// Marks an extent as in use, as the block table of a mounted volume says.
@@ -120,11 +109,10 @@ impl Allocator {
     /// # Errors
     /// [`Error::Damaged`] if it lies outside the node space, does not consist of whole blocks, or is in use already.
     pub fn reserve(&self, extent: Extent) -> Result<()> {
-        let aligned =
-            extent.offset.is_multiple_of(UNIT) && extent.length.is_multiple_of(UNIT) && extent.length > 0;
-        let inside = extent.offset >= self.region.offset
-            && extent.offset.checked_add(extent.length).is_some_and(|end| end <= self.region.end());
-        if aligned && inside && self.state.lock().free.remove(extent) {
+        let length = u64::from(extent.length);
+        let aligned = extent.offset.is_multiple_of(UNIT) && length.is_multiple_of(UNIT) && length > 0;
+        let inside = extent.offset.checked_add(length).is_some() && self.is_inside(extent);
+        if aligned && inside && self.state.lock().free.remove(extent.into()) {
             return Ok(());
         }
         let wrong = match (aligned, inside) {
@@ -132,8 +120,7 @@ impl Allocator {
             (_, false) => "lies outside the node space",
             _ => "is in use twice",
         };
-        let Extent { offset, length } = extent;
-        Err(Error::Damaged { what: format!("block table: the extent of {length} bytes at {offset} {wrong}") })
+        Err(Error::Damaged { what: format!("the extent {extent} in the block table {wrong}") })
     }
 
     /// A place for `bytes` bytes, rounded up to whole blocks: one extent if there is any that is long enough, else up
@@ -141,9 +128,9 @@ impl Allocator {
     /// allowed. `None` if the free space does not hold it; nothing is allocated then.
     ///
     /// # Panics
-    /// If `bytes` is 0.
+    /// If `bytes` is 0 or above [`ALLOCATION_BYTES_MAX`].
     pub fn allocate(&self, bytes: u64, borders: &[u64]) -> Option<Vec<Extent>> {
-        assert!(bytes > 0, "an allocation has bytes");
+        assert!(bytes > 0 && bytes <= ALLOCATION_BYTES_MAX, "an allocation of {bytes} bytes");
         debug_assert!(borders.is_sorted() && borders.iter().all(|border| border.is_multiple_of(UNIT)));
         let bytes = bytes.next_multiple_of(UNIT);
         let mut state = self.state.lock();
@@ -159,7 +146,7 @@ impl Allocator {
     /// Returns an extent to which nothing was written since it was allocated, or whose contents nothing names.
     pub fn give_back(&self, extent: Extent) {
         self.check_inside(extent);
-        self.state.lock().free.insert(extent);
+        self.state.lock().free.insert(extent.into());
     }
 
     /// Frees an extent in the current interval.
@@ -195,22 +182,22 @@ impl Allocator {
     ///
     /// # Panics
     /// If the interval has not ended.
-    pub fn release(&self, interval: Interval, mut discard: impl FnMut(Extent)) -> u64 {
-        let extents = {
+    pub fn release(&self, interval: Interval, mut discard: impl FnMut(Run)) -> u64 {
+        let extents: Vec<Extent> = {
             let mut state = self.state.lock();
             assert!(interval < state.current, "CP-1: an interval is released after its cut");
             let later = state.deferred.split_off(&interval.next());
             std::mem::replace(&mut state.deferred, later).into_values().flatten().collect()
         };
-        let extents = merge(extents);
-        for &extent in &extents {
-            discard(extent);
+        let runs = merge(extents);
+        for &run in &runs {
+            discard(run);
         }
-        let bytes = extents.iter().map(|extent| extent.length).sum();
+        let bytes = runs.iter().map(|run| run.length).sum();
         let mut state = self.state.lock();
         state.deferred_bytes -= bytes;
-        for extent in extents {
-            state.free.insert(extent);
+        for run in runs {
+            state.free.insert(run);
         }
         bytes
     }
@@ -218,19 +205,25 @@ impl Allocator {
     /// How the space is used.
     pub fn counters(&self) -> SpaceCounters {
         let state = self.state.lock();
-        let (capacity, free, deferred) = (self.region.length, state.free.bytes(), state.deferred_bytes);
+        let capacity = self.regions.iter().map(|region| region.length).sum();
+        let (free, deferred) = (state.free.bytes(), state.deferred_bytes);
         let allocated = capacity - free - deferred;
-        SpaceCounters { capacity, free, deferred, allocated, free_extents: state.free.count() }
+        SpaceCounters { capacity, free, deferred, allocated, free_runs: state.free.count() }
     }
 
-    /// The free extents by offset, for check and dump.
-    pub fn free_extents(&self) -> Vec<Extent> {
+    /// The free runs by offset, for check and dump.
+    pub fn free_runs(&self) -> Vec<Run> {
         self.state.lock().free.iter().collect()
     }
 
     fn check_inside(&self, extent: Extent) {
-        let inside = self.region.offset <= extent.offset && extent.end() <= self.region.end();
-        assert!(inside && extent.length > 0, "SP-2: {extent:?} was allocated here");
+        assert!(extent.length > 0 && self.is_inside(extent), "SP-2: {extent} was allocated here");
+    }
+
+    fn is_inside(&self, extent: Extent) -> bool {
+        let mut regions = self.regions.iter();
+        extent.device == DEVICE
+            && regions.any(|region| region.offset <= extent.offset && extent.end() <= region.end())
     }
 }
 
@@ -239,8 +232,7 @@ impl State {
         let near =
             if bytes < LARGE_BYTES { None } else { self.free.next_fit(self.cursor, bytes, NEXT_FIT_STEPS) };
         let from = near.or_else(|| self.free.best_fit(bytes))?;
-        let extent = Extent { offset: from.offset, length: bytes };
-        self.remove(extent);
+        let extent = self.remove(from.offset, bytes);
         if bytes >= LARGE_BYTES {
             self.cursor = extent.end();
         }
@@ -248,18 +240,18 @@ impl State {
     }
 
     fn take_pieces(&mut self, bytes: u64, borders: &[u64]) -> Option<Vec<Extent>> {
-        let mut pieces = Vec::new();
+        let mut pieces: Vec<Extent> = Vec::new();
         let mut start = 0;
         while start < bytes {
             let piece =
                 if pieces.len() < EXTENTS_MAX { self.take_piece(start, bytes, borders) } else { None };
             let Some(piece) = piece else {
                 for piece in pieces {
-                    self.free.insert(piece);
+                    self.free.insert(piece.into());
                 }
                 return None;
             };
-            start += piece.length;
+            start += u64::from(piece.length);
             pieces.push(piece);
         }
         Some(pieces)
@@ -276,22 +268,21 @@ impl State {
             let border = *borders[..fitting].last()?;
             border.checked_sub(start).filter(|&length| length > 0)?
         };
-        let extent = Extent { offset: from.offset, length };
-        self.remove(extent);
-        Some(extent)
+        Some(self.remove(from.offset, length))
     }
 
-    fn remove(&mut self, extent: Extent) {
-        let was_free = self.free.remove(extent);
+    fn remove(&mut self, offset: u64, length: u64) -> Extent {
+        let was_free = self.free.remove(Run { offset, length });
         assert!(was_free, "SP-2: what is allocated was free");
+        Extent { device: DEVICE, offset, length: length.try_into().expect("an allocation is below 4 GiB") }
     }
 
     fn defer(&mut self, interval: Interval, extent: Extent) {
         let known = interval == self.current || self.deferred.contains_key(&interval);
         assert!(known, "CP-1: nothing is freed with a checkpoint that is over");
-        debug_assert!(!self.free.contains(extent), "SP-2: {extent:?} is free already");
+        debug_assert!(!self.free.contains(extent.into()), "SP-2: {extent} is free already");
         self.deferred.entry(interval).or_default().push(extent);
-        self.deferred_bytes += extent.length;
+        self.deferred_bytes += u64::from(extent.length);
     }
 }
 
@@ -299,16 +290,16 @@ impl State {
 ///
 /// # Panics
 /// If two of them overlap (SP-2).
-fn merge(mut extents: Vec<Extent>) -> Vec<Extent> {
+fn merge(mut extents: Vec<Extent>) -> Vec<Run> {
     extents.sort_unstable();
-    let mut merged: Vec<Extent> = Vec::with_capacity(extents.len());
+    let mut merged: Vec<Run> = Vec::with_capacity(extents.len());
     for extent in extents {
         match merged.last_mut() {
             Some(last) if last.end() >= extent.offset => {
-                assert!(last.end() == extent.offset, "SP-2: {extent:?} was freed twice");
-                last.length += extent.length;
+                assert!(last.end() == extent.offset, "SP-2: {extent} was freed twice");
+                last.length += u64::from(extent.length);
             }
-            _ => merged.push(extent),
+            _ => merged.push(extent.into()),
         }
     }
     merged

@@ -1,8 +1,10 @@
 //! The allocator against a map of one state per unit, and what a long life does to it.
 
+use pando_format::{Extent, Region};
 use proptest::prelude::*;
 
-use super::allocator::{Allocator, EXTENTS_MAX, Extent, Interval};
+use super::allocator::{Allocator, EXTENTS_MAX, Interval};
+use super::free_map::Run;
 use crate::Error;
 
 const UNIT: u64 = 4096;
@@ -10,7 +12,7 @@ const BASE: u64 = 10 * UNIT;
 const UNITS: usize = 96;
 
 fn allocator() -> Allocator {
-    Allocator::new(Extent { offset: BASE, length: UNITS as u64 * UNIT })
+    Allocator::new(&[Region { device: 0, offset: BASE, length: UNITS as u64 * UNIT }])
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +28,12 @@ struct Model {
 }
 
 impl Model {
-    fn change(&mut self, extent: Extent, from: Unit, to: Unit) {
-        assert!(extent.offset.is_multiple_of(UNIT) && extent.length.is_multiple_of(UNIT));
-        let first = ((extent.offset - BASE) / UNIT) as usize;
-        for unit in &mut self.units[first..first + (extent.length / UNIT) as usize] {
-            assert_eq!(*unit, from, "{extent:?}");
+    fn change(&mut self, run: impl Into<Run>, from: Unit, to: Unit) {
+        let run = run.into();
+        assert!(run.offset.is_multiple_of(UNIT) && run.length.is_multiple_of(UNIT));
+        let first = ((run.offset - BASE) / UNIT) as usize;
+        for unit in &mut self.units[first..first + (run.length / UNIT) as usize] {
+            assert_eq!(*unit, from, "{run:?}");
             *unit = to;
         }
     }
@@ -85,7 +88,7 @@ proptest! {
                             let mut end = 0;
                             for (n, &extent) in extents.iter().enumerate() {
                                 model.change(extent, Unit::Free, Unit::Used);
-                                end += extent.length;
+                                end += u64::from(extent.length);
                                 prop_assert!(n + 1 == extents.len() || borders.contains(&end));
                             }
                             prop_assert_eq!(end, units * UNIT);
@@ -123,12 +126,12 @@ proptest! {
                         continue;
                     }
                     let interval = cuts.remove(0);
-                    let mut discarded: Vec<Extent> = Vec::new();
-                    let bytes = allocator.release(interval, |extent| discarded.push(extent));
-                    prop_assert_eq!(bytes, discarded.iter().map(|extent| extent.length).sum::<u64>());
+                    let mut discarded: Vec<Run> = Vec::new();
+                    let bytes = allocator.release(interval, |run| discarded.push(run));
+                    prop_assert_eq!(bytes, discarded.iter().map(|run| run.length).sum::<u64>());
                     prop_assert!(discarded.windows(2).all(|pair| pair[0].end() < pair[1].offset));
-                    for extent in discarded {
-                        model.change(extent, Unit::Deferred(interval), Unit::Free);
+                    for run in discarded {
+                        model.change(run, Unit::Deferred(interval), Unit::Free);
                     }
                     prop_assert!(!model.units.contains(&Unit::Deferred(interval)));
                 }
@@ -138,7 +141,7 @@ proptest! {
             prop_assert_eq!(counters.allocated, model.bytes(|unit| unit == Unit::Used));
             prop_assert_eq!(counters.capacity, counters.free + counters.deferred + counters.allocated);
             let runs = model.units.chunk_by(|a, b| (*a == Unit::Free) == (*b == Unit::Free));
-            prop_assert_eq!(counters.free_extents, runs.filter(|run| run[0] == Unit::Free).count());
+            prop_assert_eq!(counters.free_runs, runs.filter(|run| run[0] == Unit::Free).count());
         }
     }
 }
@@ -146,18 +149,20 @@ proptest! {
 #[test]
 fn reserving_what_is_in_use_or_outside_is_damage() {
     let allocator = allocator();
-    let extent = Extent { offset: BASE + UNIT, length: 2 * UNIT };
-    assert_eq!(allocator.reserve(extent), Ok(()));
+    let extent = |offset, length| Extent { device: 0, offset, length };
+    let unit = UNIT as u32;
+    assert_eq!(allocator.reserve(extent(BASE + UNIT, 2 * unit)), Ok(()));
     let wrong = [
-        extent,
-        Extent { offset: BASE, length: 2 * UNIT },
-        Extent { offset: BASE + 2 * UNIT, length: 2 * UNIT },
-        Extent { offset: BASE - UNIT, length: 2 * UNIT },
-        Extent { offset: BASE + (UNITS as u64 - 1) * UNIT, length: 2 * UNIT },
-        Extent { offset: BASE + 10 * UNIT, length: UNIT + 1 },
-        Extent { offset: BASE + 10 * UNIT + 1, length: UNIT },
-        Extent { offset: BASE + 10 * UNIT, length: 0 },
-        Extent { offset: u64::MAX - UNIT + 1, length: UNIT },
+        extent(BASE + UNIT, 2 * unit),
+        extent(BASE, 2 * unit),
+        extent(BASE + 2 * UNIT, 2 * unit),
+        extent(BASE - UNIT, 2 * unit),
+        extent(BASE + (UNITS as u64 - 1) * UNIT, 2 * unit),
+        extent(BASE + 10 * UNIT, unit + 1),
+        extent(BASE + 10 * UNIT + 1, unit),
+        extent(BASE + 10 * UNIT, 0),
+        extent(u64::MAX - UNIT + 1, unit),
+        Extent { device: 1, ..extent(BASE + 10 * UNIT, unit) },
     ];
     for extent in wrong {
         assert!(matches!(allocator.reserve(extent), Err(Error::Damaged { .. })), "{extent:?}");
@@ -167,7 +172,7 @@ fn reserving_what_is_in_use_or_outside_is_damage() {
 
 #[test]
 fn large_nodes_lie_one_behind_the_other_and_small_ones_fill_the_gaps() {
-    let allocator = Allocator::new(Extent { offset: 0, length: 64 << 20 });
+    let allocator = Allocator::new(&[Region { device: 0, offset: 0, length: 64 << 20 }]);
     let gap = allocator.allocate(8192, &[]).expect("the space is empty");
     let first = allocator.allocate(4 << 20, &[]).expect("the space is empty");
     allocator.give_back(gap[0]);
@@ -194,7 +199,7 @@ fn freeing_twice_in_one_interval_is_caught_at_the_release() {
 fn a_long_life_on_a_nearly_full_space_keeps_nodes_whole() {
     const SPACE: u64 = 1 << 30;
     const PART: u64 = 128 << 10;
-    let allocator = Allocator::new(Extent { offset: 0, length: SPACE });
+    let allocator = Allocator::new(&[Region { device: 0, offset: 0, length: SPACE }]);
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
     let mut draw = |below: u64| {
         random ^= random << 13;

@@ -1,13 +1,35 @@
-//! Free extents, by offset and by length. Pure data: no locks, no I/O, no policy of when space may be reused.
+//! Free runs, by offset and by length. Pure data: no locks, no I/O, no policy of when space may be reused.
 //!
-//! * FM-1 extents do not touch or overlap one another: neighbours are merged when they are inserted.
-//! * FM-2 both indexes hold the same extents.
+//! * FM-1 runs do not touch or overlap one another: neighbours are merged when they are inserted.
+//! * FM-2 both indexes hold the same runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::allocator::Extent;
+use pando_format::Extent;
 
-/// Free extents of a region.
+/// Contiguous bytes on the device, of any length; an [`Extent`] ends at 4 GiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Run {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+impl Run {
+    /// The first byte behind it.
+    pub fn end(self) -> u64 {
+        self.offset + self.length
+    }
+}
+
+impl From<Extent> for Run {
+    fn from(extent: Extent) -> Self {
+        Self { offset: extent.offset, length: extent.length.into() }
+    }
+}
+
+/// Free space, as separate runs.
 #[derive(Debug, Default)]
 pub(crate) struct FreeMap {
     /// Offset to length.
@@ -23,71 +45,71 @@ impl FreeMap {
         self.bytes
     }
 
-    /// Number of separate extents.
+    /// Number of separate runs.
     pub fn count(&self) -> usize {
         self.by_offset.len()
     }
 
-    /// All extents, by offset.
-    pub fn iter(&self) -> impl Iterator<Item = Extent> {
-        self.by_offset.iter().map(|(&offset, &length)| Extent { offset, length })
+    /// All runs, by offset.
+    pub fn iter(&self) -> impl Iterator<Item = Run> {
+        self.by_offset.iter().map(|(&offset, &length)| Run { offset, length })
     }
 
-    /// The longest extent; of several, the last.
-    pub fn longest(&self) -> Option<Extent> {
-        self.by_length.last().map(|&(length, offset)| Extent { offset, length })
+    /// The longest run; of several, the last.
+    pub fn longest(&self) -> Option<Run> {
+        self.by_length.last().map(|&(length, offset)| Run { offset, length })
     }
 
-    /// The shortest extent of at least `length` bytes; of several, the first.
-    pub fn best_fit(&self, length: u64) -> Option<Extent> {
-        self.by_length.range((length, 0)..).next().map(|&(length, offset)| Extent { offset, length })
+    /// The shortest run of at least `length` bytes; of several, the first.
+    pub fn best_fit(&self, length: u64) -> Option<Run> {
+        self.by_length.range((length, 0)..).next().map(|&(length, offset)| Run { offset, length })
     }
 
-    /// The first extent of at least `length` bytes that lies at or behind `from`, or holds it. The part of it before
-    /// `from` is not counted. Looks at no more than `steps` extents.
-    pub fn next_fit(&self, from: u64, length: u64, steps: usize) -> Option<Extent> {
+    /// The first run of at least `length` bytes that lies at or behind `from`, or holds it. The part of it before
+    /// `from` is not counted. Looks at no more than `steps` runs.
+    pub fn next_fit(&self, from: u64, length: u64, steps: usize) -> Option<Run> {
         let around = self.by_offset.range(..from).next_back().map(|(&offset, &length)| {
             let end = offset + length;
-            Extent { offset: from, length: end.saturating_sub(from) }
+            Run { offset: from, length: end.saturating_sub(from) }
         });
-        let behind = self.by_offset.range(from..).map(|(&offset, &length)| Extent { offset, length });
-        around.into_iter().chain(behind).take(steps).find(|extent| extent.length >= length)
+        let behind = self.by_offset.range(from..).map(|(&offset, &length)| Run { offset, length });
+        around.into_iter().chain(behind).take(steps).find(|run| run.length >= length)
     }
 
-    /// True if every byte of the extent is free.
-    pub fn contains(&self, extent: Extent) -> bool {
-        let holder = self.by_offset.range(..=extent.offset).next_back();
-        holder.is_some_and(|(&offset, &length)| extent.end() <= offset + length)
+    /// True if every byte of the run is free.
+    pub fn contains(&self, run: Run) -> bool {
+        let holder = self.by_offset.range(..=run.offset).next_back();
+        holder.is_some_and(|(&offset, &length)| run.end() <= offset + length)
     }
 
-    /// Takes an extent out; false, and nothing is changed, if any byte of it is not free.
-    pub fn remove(&mut self, extent: Extent) -> bool {
+    /// Takes a run out; false, and nothing is changed, if any byte of it is not free.
+    pub fn remove(&mut self, run: Run) -> bool {
         let holder =
-            self.by_offset.range(..=extent.offset).next_back().map(|(&offset, &length)| (offset, length));
-        let Some((offset, length)) = holder.filter(|(offset, length)| extent.end() <= offset + length) else {
+            self.by_offset.range(..=run.offset).next_back().map(|(&offset, &length)| (offset, length));
+        let Some((offset, length)) = holder.filter(|(offset, length)| run.end() <= offset + length) else {
             return false;
         };
         self.unlink(offset, length);
-        self.link(offset, extent.offset - offset);
-        self.link(extent.end(), offset + length - extent.end());
+        self.link(offset, run.offset - offset);
+        self.link(run.end(), offset + length - run.end());
         true
     }
 
-    /// Adds an extent and merges it with its neighbours.
+    /// Adds a run and merges it with its neighbours.
     ///
     /// # Panics
     /// If a byte of it is free already: something was freed twice (SP-2).
-    pub fn insert(&mut self, extent: Extent) {
-        let (mut offset, mut end) = (extent.offset, extent.end());
+    pub fn insert(&mut self, run: Run) {
+        let (mut offset, mut end) = (run.offset, run.end());
         if let Some((&before, &length)) = self.by_offset.range(..=offset).next_back() {
-            assert!(before + length <= offset, "SP-2: {extent:?} is free already");
+            assert!(before + length <= offset, "SP-2: {run:?} is free already");
             if before + length == offset {
                 self.unlink(before, length);
                 offset = before;
             }
         }
-        if let Some((&behind, &length)) = self.by_offset.range(extent.offset..).next() {
-            assert!(end <= behind, "SP-2: {extent:?} is free already");
+        if let Some((&behind, &length)) = self.by_offset.range(run.offset..).next() {
+            assert!(end <= behind, "SP-2: {run:?} is free already");
             if end == behind {
                 self.unlink(behind, length);
                 end = behind + length;
@@ -107,7 +129,7 @@ impl FreeMap {
     fn unlink(&mut self, offset: u64, length: u64) {
         self.by_offset.remove(&offset);
         let was_there = self.by_length.remove(&(length, offset));
-        assert!(was_there, "FM-2: both indexes hold the same extents");
+        assert!(was_there, "FM-2: both indexes hold the same runs");
         self.bytes -= length;
     }
 }

@@ -1,0 +1,137 @@
+//! From records to the bytes of a batch, and the hook of late binding.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_device::{BLOCK_SIZE, Buffer};
+use pando_format::log_batch::{BATCH_HEADER_LENGTH, BatchHeader, encode_batch};
+use pando_format::log_record::{Binding, RecordPieces, encode_binding, encode_record, encode_record_unbound};
+use pando_format::{LogPosition, VolumeId};
+
+use crate::{Lsn, Operation, Result};
+
+/// Bytes of records at which a batch is full. A longer record has a batch of its own.
+pub(super) const BATCH_BYTES_MAX: u64 = 4 << 20;
+
+/// Most bytes of a record, however large the log.
+pub(super) const RECORD_BYTES_MAX: u64 = 64 << 20;
+
+/// Most bytes that a batch takes beyond its records: header and padding.
+pub(super) const OVERHEAD_BYTES_MAX: u64 = (BATCH_HEADER_LENGTH + BLOCK_SIZE - 1) as u64;
+
+/// Where the log of a new volume begins.
+pub(crate) const LOG_START: LogPosition = LogPosition { offset: 0, sequence: 1, chain: 0 };
+
+/// One atomic step on its way to the log. Long values are shared with the operations, not copied.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    operations: Arc<[Operation]>,
+    encoded: RecordPieces,
+}
+
+impl Record {
+    /// Encodes all but the long values. The LSN is not part of a record, so this needs no lock.
+    pub fn new(operations: Arc<[Operation]>) -> Self {
+        let encoded = encode_record(&operations);
+        Self { operations, encoded }
+    }
+
+    /// What it does.
+    pub fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+
+    /// Most bytes it takes in a batch.
+    pub fn bytes(&self) -> u64 {
+        self.encoded.length as u64
+    }
+}
+
+/// Decides which values are left out of the log because the nodes they go to are written now (FAST16, 3).
+pub(crate) trait Binder {
+    /// Called with the records of one batch, the first of which has the LSN `first`, on the thread that writes the
+    /// batch; no lock is held. May write nodes. Answers for each put, or run of puts, that is to be left out where all of its bytes
+    /// have been written; they need not be durable, the flush that makes the batch durable comes later. What the
+    /// bindings name must stay in place until the next checkpoint is durable (CP-1).
+    ///
+    /// # Errors
+    /// A failure poisons the log, as a failed write of the batch would.
+    fn bind(&self, first: Lsn, records: &[Record]) -> Result<Vec<Binding>>;
+}
+
+/// Leaves nothing out.
+pub(crate) struct InlineAll;
+
+impl Binder for InlineAll {
+    fn bind(&self, _first: Lsn, _records: &[Record]) -> Result<Vec<Binding>> {
+        Ok(Vec::new())
+    }
+}
+
+/// What a batch says besides its records.
+pub(super) struct Stamp {
+    pub volume: VolumeId,
+    pub epoch: u64,
+    pub position: LogPosition,
+    pub first: Lsn,
+    pub durable: Lsn,
+}
+
+/// The bytes of a batch and the sequence and chain of the next one.
+pub(super) fn encode(stamp: &Stamp, records: &[Record], bindings: Vec<Binding>) -> (Bytes, u64, u64) {
+    let mut bound: HashMap<Lsn, Vec<Binding>> = HashMap::new();
+    for binding in bindings {
+        bound.entry(binding.lsn).or_default().push(binding);
+    }
+    let mut pieces = Vec::with_capacity(records.len());
+    for (lsn, record) in (stamp.first.0..).zip(records) {
+        match bound.remove(&Lsn(lsn)) {
+            Some(bindings) => pieces.extend(encode_bound(record, &bindings)),
+            None => pieces.push(record.encoded.clone()),
+        }
+    }
+    assert!(bound.is_empty(), "bindings belong to the records of the batch");
+    let header = BatchHeader {
+        volume: stamp.volume,
+        epoch: stamp.epoch,
+        sequence: stamp.position.sequence,
+        previous: stamp.position.chain,
+        first_lsn: stamp.first,
+        durable_lsn: stamp.durable,
+        record_count: records.len().try_into().expect("a batch has few records"),
+        ..BatchHeader::default()
+    };
+    let batch = encode_batch(header, pieces);
+    let mut buffer = Buffer::for_overwrite(batch.length as usize);
+    let rest = batch.copy_to(&mut buffer);
+    assert!(rest.is_empty(), "a batch is made of whole blocks");
+    (buffer.freeze(), stamp.position.sequence + 1, batch.chain)
+}
+
+/// A record without the bytes that are bound elsewhere, and the binding records behind it; the whole record where that is
+/// not longer, since room was kept for no more.
+fn encode_bound(record: &Record, bindings: &[Binding]) -> Vec<RecordPieces> {
+    for binding in bindings {
+        let length: u64 = binding.pieces.iter().map(|piece| u64::from(piece.length)).sum();
+        let expected = record.operations.get(binding.operation as usize).and_then(put_length);
+        assert_eq!(Some(length), expected, "a binding covers all bytes of a put");
+    }
+    let is_bound = |i: usize| bindings.iter().any(|binding| binding.operation as usize == i);
+    let mut pieces = vec![encode_record_unbound(&record.operations, is_bound)];
+    pieces.extend(bindings.iter().map(encode_binding));
+    if pieces.iter().map(|piece| piece.length).sum::<usize>() < record.encoded.length {
+        pieces
+    } else {
+        vec![record.encoded.clone()]
+    }
+}
+
+/// Bytes that a binding of the operation stands for; `None` for what cannot be bound.
+fn put_length(operation: &Operation) -> Option<u64> {
+    match operation {
+        Operation::Put { value, .. } => Some(value.len() as u64),
+        Operation::PutRun { bytes, .. } => Some(bytes.len() as u64),
+        _ => None,
+    }
+}

@@ -1,0 +1,317 @@
+//! The log while the volume is open: queue, write-out, group commit.
+//!
+//! A caller of [`RedoLog::sync_to`] whose record is not durable becomes the leader, writes out what is queued and
+//! flushes; who comes meanwhile waits, and is either served by that flush or elects the next leader. Writing out and
+//! flushing are each done by one thread at a time, marked by a flag, not by a lock held across I/O.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pando_device::Device;
+use pando_format::{LogPosition, Region, VolumeId};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::batch::{self, BATCH_BYTES_MAX, Binder, Record, Stamp};
+use super::region::Circle;
+use crate::{Error, Lsn, Result};
+
+/// Queued bytes from which the background should call [`RedoLog::write_out`].
+pub(crate) const WRITE_OUT_BYTES: u64 = 1 << 20;
+
+/// The log of an open volume.
+pub(crate) struct RedoLog {
+    device: Arc<dyn Device>,
+    circle: Circle,
+    volume: VolumeId,
+    epoch: u64,
+    state: Mutex<State>,
+    /// Notified whenever `writing` or `flushing` falls.
+    changed: Condvar,
+}
+
+struct State {
+    /// The records behind `taken`.
+    queue: VecDeque<Record>,
+    /// Most bytes that the records in the queue take in a batch.
+    queued_bytes: u64,
+    /// Most bytes that the batch being written now takes, padding included.
+    in_flight_bytes: u64,
+    /// The oldest batch that a recovery would read.
+    head: LogPosition,
+    /// Where the batch that is being written, or else the next one, begins.
+    tail: LogPosition,
+    /// The last record that was queued.
+    appended: Lsn,
+    /// The last record that left the queue.
+    taken: Lsn,
+    /// The last record that was written.
+    written: Lsn,
+    /// The last record that was written when a flush began that has succeeded.
+    durable: Lsn,
+    writing: bool,
+    flushing: bool,
+    /// Why nothing is accepted any more (LOG-4).
+    poison: Option<String>,
+}
+
+impl RedoLog {
+    /// Opens the log for appending at `tail`, behind everything that replay returned, which reaches up to `last`.
+    /// `head` is where a recovery would begin to read now. Flushes the device: after a kill of the process, what
+    /// replay has read may not be durable yet.
+    ///
+    /// The epoch must be greater than that of any batch in the region, and be durable in the superblock before the
+    /// first append (LOG-3).
+    ///
+    /// # Errors
+    /// That of the flush.
+    pub fn open(
+        device: Arc<dyn Device>,
+        region: Region,
+        volume: VolumeId,
+        epoch: u64,
+        head: LogPosition,
+        tail: LogPosition,
+        last: Lsn,
+    ) -> Result<Self> {
+        device.flush()?;
+        let state = State {
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            in_flight_bytes: 0,
+            head,
+            tail,
+            appended: last,
+            taken: last,
+            written: last,
+            durable: last,
+            writing: false,
+            flushing: false,
+            poison: None,
+        };
+        Ok(Self {
+            device,
+            circle: Circle::new(region),
+            volume,
+            epoch,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Queues a record. Cheap: nothing is encoded or copied. The caller holds the sequencer, so that LSNs come in order,
+    /// and has asked [`RedoLog::room_for`] under it.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] once a write or flush has failed; [`Error::TooLarge`] if the log could never take it.
+    ///
+    /// # Panics
+    /// If `lsn` does not follow the last one (LOG-2).
+    pub fn append(&self, lsn: Lsn, record: Record) -> Result<()> {
+        if record.bytes() > self.record_bytes_max() {
+            return Err(Error::TooLarge { what: "a batch of operations" });
+        }
+        let mut state = self.state.lock();
+        state.check()?;
+        assert_eq!(lsn.0, state.appended.0 + 1, "LOG-2: records come in order");
+        state.appended = lsn;
+        state.queued_bytes += record.bytes();
+        state.queue.push_back(record);
+        Ok(())
+    }
+
+    /// Writes what was queued when it was called, without a flush.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] if a write or flush has failed, now or before.
+    pub fn write_out(&self, binder: &dyn Binder) -> Result<()> {
+        let mut state = self.state.lock();
+        let target = state.appended;
+        loop {
+            state.check()?;
+            if state.written >= target {
+                return Ok(());
+            }
+            if state.writing {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            state = self.write_batch(state, binder)?;
+        }
+    }
+
+    /// Makes the log durable at least up to `lsn`, or up to the last record if that is less. Returns how far it is.
+    /// Concurrent callers share a flush.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] if a write or flush has failed, now or before, even if the record had become durable.
+    pub fn sync_to(&self, lsn: Lsn, binder: &dyn Binder) -> Result<Lsn> {
+        let mut state = self.state.lock();
+        let target = lsn.min(state.appended);
+        loop {
+            state.check()?;
+            if state.durable >= target {
+                return Ok(state.durable);
+            }
+            if state.flushing {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            state.flushing = true;
+            drop(state);
+            let reached = self.write_out(binder).and_then(|()| self.flush());
+            state = self.state.lock();
+            state.flushing = false;
+            match reached {
+                Ok(reached) => state.durable = state.durable.max(reached),
+                Err(error) => state.poison(&error),
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Flushes the device; what had been written before is durable then.
+    fn flush(&self) -> Result<Lsn> {
+        let written = self.state.lock().written;
+        self.device.flush()?;
+        Ok(written)
+    }
+
+    /// Takes records off the queue and writes them as one batch.
+    fn write_batch<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        binder: &dyn Binder,
+    ) -> Result<MutexGuard<'a, State>> {
+        let (head, position, durable) = (state.head, state.tail, state.durable);
+        let first = Lsn(state.taken.0 + 1);
+        let records = state.take();
+        state.writing = true;
+        drop(state);
+        let stamp = Stamp { volume: self.volume, epoch: self.epoch, position, first, durable };
+        let result = binder.bind(first, &records).and_then(|bindings| {
+            let (bytes, sequence, chain) = batch::encode(&stamp, &records, bindings);
+            let used = self.circle.distance(head, position) + bytes.len() as u64;
+            assert!(used <= self.circle.length(), "LOG-1: a batch overwrites what a recovery would read");
+            self.circle.write(&*self.device, position.offset, &bytes)?;
+            Ok(LogPosition {
+                offset: self.circle.advance(position.offset, bytes.len() as u64),
+                sequence,
+                chain,
+            })
+        });
+        let mut state = self.state.lock();
+        state.writing = false;
+        state.in_flight_bytes = 0;
+        let result = match result {
+            Ok(tail) => {
+                state.tail = tail;
+                state.written = Lsn(first.0 + records.len() as u64 - 1);
+                Ok(())
+            }
+            Err(error) => {
+                state.poison(&error);
+                state.check()
+            }
+        };
+        self.changed.notify_all();
+        result.map(|()| state)
+    }
+
+    /// Where a replay must begin to find every record that is not yet appended. It may find older ones as well, and
+    /// skips them by LSN: what is queued or being written at the cut is behind this position. The caller holds the sequencer.
+    pub fn cut(&self) -> LogPosition {
+        self.state.lock().tail
+    }
+
+    /// Lets go of everything before the position of a cut whose checkpoint is durable.
+    ///
+    /// # Panics
+    /// If the position is not one of a cut made since the last reclaim.
+    pub fn reclaim(&self, position: LogPosition) {
+        let mut state = self.state.lock();
+        let ahead = (state.head.sequence..=state.tail.sequence).contains(&position.sequence);
+        assert!(ahead, "LOG-1: only what is written, and was not before, is reclaimed");
+        state.head = position;
+    }
+
+    /// True if records of so many bytes in all can be appended now. The queue is counted with what it takes at
+    /// worst, so that everything queued can always be written.
+    pub fn room_for(&self, bytes: u64) -> bool {
+        self.used_with(bytes) <= self.circle.length()
+    }
+
+    /// Bytes of the largest record that the log takes.
+    pub fn record_bytes_max(&self) -> u64 {
+        (self.circle.length() / 4).min(batch::RECORD_BYTES_MAX)
+    }
+
+    /// The last record that survives a crash.
+    pub fn durable_lsn(&self) -> Lsn {
+        self.state.lock().durable
+    }
+
+    /// The last record that was appended.
+    pub fn appended_lsn(&self) -> Lsn {
+        self.state.lock().appended
+    }
+
+    /// Bytes that wait to be written; see [`WRITE_OUT_BYTES`].
+    pub fn queued_bytes(&self) -> u64 {
+        self.state.lock().queued_bytes
+    }
+
+    /// Bytes of the region that cannot be written now, the queue included at its worst.
+    pub fn used_bytes(&self) -> u64 {
+        self.used_with(0)
+    }
+
+    /// Bytes of the region.
+    pub fn capacity(&self) -> u64 {
+        self.circle.length()
+    }
+
+    /// Bytes used if `more` were queued. Two batches in a row have more records than one can take, which bounds how
+    /// many batches, and how much padding, a queue becomes.
+    fn used_with(&self, more: u64) -> u64 {
+        let state = self.state.lock();
+        let queued = state.queued_bytes + more;
+        let batches = if queued == 0 { 0 } else { 2 * queued / BATCH_BYTES_MAX + 1 };
+        let written = self.circle.distance(state.head, state.tail) + state.in_flight_bytes;
+        written + queued + batches * batch::OVERHEAD_BYTES_MAX
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<()> {
+        match &self.poison {
+            Some(why) => Err(Error::ReadOnly { why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Remembers the first failure; what follows from it is not news.
+    fn poison(&mut self, error: &Error) {
+        if self.poison.is_none() {
+            self.poison = Some(format!("the log could not be written: {error}"));
+            self.queue.clear();
+            self.queued_bytes = 0;
+        }
+    }
+
+    /// The records of the next batch: as many as it holds, at least one.
+    fn take(&mut self) -> Vec<Record> {
+        let mut bytes = 0;
+        let mut count = 0;
+        for record in &self.queue {
+            if count > 0 && bytes + record.bytes() > BATCH_BYTES_MAX {
+                break;
+            }
+            bytes += record.bytes();
+            count += 1;
+        }
+        self.queued_bytes -= bytes;
+        self.in_flight_bytes = bytes + batch::OVERHEAD_BYTES_MAX;
+        self.taken = Lsn(self.taken.0 + count as u64);
+        self.queue.drain(..count).collect()
+    }
+}

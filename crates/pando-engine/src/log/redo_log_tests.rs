@@ -1,0 +1,224 @@
+//! Group commit, room and failures of the open log.
+
+use std::sync::Arc;
+use std::thread;
+
+use pando_device::simulated::{Fault, SimulatedDevice};
+use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_format::Region;
+use parking_lot::{Condvar, Mutex};
+
+use super::batch::{InlineAll, LOG_START, Record};
+use super::redo_log::RedoLog;
+use crate::{Error, Lsn, Operation, Tree};
+
+const REGION: Region = Region { device: 0, offset: 8192, length: 64 * 4096 };
+
+pub(super) fn put(key: &str, length: usize) -> Record {
+    let value = vec![key.as_bytes()[0]; length].into();
+    Record::new(Arc::new([Operation::Put { tree: Tree::Data, key: key.to_owned().into(), value }]))
+}
+
+fn log_on(device: Arc<dyn Device>) -> RedoLog {
+    RedoLog::open(device, REGION, [7; 16], 1, LOG_START, LOG_START, Lsn(0)).expect("the device works")
+}
+
+/// A device whose flushes wait until they are let through, and are counted.
+struct Gate {
+    memory: MemoryDevice,
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    closed: bool,
+    waiting: usize,
+    flushes: usize,
+}
+
+impl Gate {
+    fn new() -> Self {
+        let memory = MemoryDevice::new(REGION.end());
+        Self { memory, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn close(&self) {
+        self.state.lock().closed = true;
+    }
+
+    fn open(&self) {
+        self.state.lock().closed = false;
+        self.changed.notify_all();
+    }
+
+    fn wait_for_flush(&self) {
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |state| state.waiting == 0);
+    }
+
+    fn flushes(&self) -> usize {
+        self.state.lock().flushes
+    }
+}
+
+impl Device for Gate {
+    fn capacity(&self) -> u64 {
+        self.memory.capacity()
+    }
+    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+        self.memory.read(batch)
+    }
+    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+        self.memory.write(batch)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        state.flushes += 1;
+        state.waiting += 1;
+        self.changed.notify_all();
+        self.changed.wait_while(&mut state, |state| state.closed);
+        state.waiting -= 1;
+        Ok(())
+    }
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.memory.discard(offset, length)
+    }
+    fn name(&self) -> String {
+        "gate".to_owned()
+    }
+}
+
+#[test]
+fn all_who_wait_while_a_flush_is_under_way_share_the_next_one() {
+    let gate = Arc::new(Gate::new());
+    let log = log_on(gate.clone());
+    let before = gate.flushes();
+    gate.close();
+    thread::scope(|scope| {
+        log.append(Lsn(1), put("a", 10)).expect("there is room");
+        let leader = scope.spawn(|| log.sync_to(Lsn(1), &InlineAll));
+        gate.wait_for_flush();
+        // Appending and writing out go on while the device flushes: no lock is held across it.
+        for lsn in 2..=9 {
+            log.append(Lsn(lsn), put("b", 10)).expect("there is room");
+        }
+        log.write_out(&InlineAll).expect("the device works");
+        assert_eq!(log.queued_bytes(), 0);
+        let followers: Vec<_> = (2..=9)
+            .map(|lsn| {
+                let log = &log;
+                scope.spawn(move || log.sync_to(Lsn(lsn), &InlineAll))
+            })
+            .collect();
+        gate.open();
+        assert!(leader.join().expect("no panic").expect("the device works") >= Lsn(1));
+        for follower in followers {
+            assert_eq!(follower.join().expect("no panic"), Ok(Lsn(9)));
+        }
+    });
+    assert_eq!(gate.flushes() - before, 2);
+    assert_eq!(log.durable_lsn(), Lsn(9));
+}
+
+#[test]
+fn a_sync_of_what_is_durable_does_not_touch_the_device() {
+    let gate = Arc::new(Gate::new());
+    let log = log_on(gate.clone());
+    log.append(Lsn(1), put("a", 10)).expect("there is room");
+    assert_eq!(log.sync_to(Lsn(1), &InlineAll), Ok(Lsn(1)));
+    let flushes = gate.flushes();
+    assert_eq!(log.sync_to(Lsn(1), &InlineAll), Ok(Lsn(1)));
+    assert_eq!(log.sync_to(Lsn(99), &InlineAll), Ok(Lsn(1)), "nothing behind the last record is waited for");
+    assert_eq!(gate.flushes(), flushes);
+}
+
+#[test]
+fn threads_that_append_and_sync_are_all_served() {
+    let log = log_on(Arc::new(MemoryDevice::new(REGION.end())));
+    let sequencer = Mutex::new(0);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let lsn = {
+                        let mut last = sequencer.lock();
+                        if !log.room_for(put("k", 100).bytes()) {
+                            let position = log.cut();
+                            log.reclaim(position);
+                        }
+                        assert!(log.room_for(put("k", 100).bytes()), "{} bytes used", log.used_bytes());
+                        *last += 1;
+                        log.append(Lsn(*last), put("k", 100)).expect("there is room");
+                        Lsn(*last)
+                    };
+                    assert!(log.sync_to(lsn, &InlineAll).expect("the device works") >= lsn);
+                }
+            });
+        }
+    });
+    assert_eq!(log.durable_lsn(), Lsn(400));
+}
+
+/// The n-th I/O fails, for each n: the call that needed it and all later ones say so, and name the first cause.
+#[test]
+fn a_failed_write_or_flush_poisons_the_log() {
+    for n in 0..4 {
+        let device = Arc::new(SimulatedDevice::new(REGION.end()));
+        let log = log_on(device.clone());
+        device.set_fault(Fault::At(device.io_count() + n));
+        let mut results = Vec::new();
+        for lsn in 1..=2 {
+            results.push(
+                log.append(Lsn(lsn), put("a", 10)).and_then(|()| log.sync_to(Lsn(lsn), &InlineAll)).is_ok(),
+            );
+        }
+        // A write and a flush each: the first sync does I/Os 0 and 1.
+        assert_eq!(results, [n >= 2, false], "I/O {n}");
+        assert_eq!(device.failed_count(), 1);
+        let why = match log.append(Lsn(3), put("a", 10)) {
+            Err(Error::ReadOnly { why }) => why,
+            other => panic!("I/O {n}: {other:?}"),
+        };
+        assert!(why.contains("simulated device"), "{why}");
+        assert_eq!(log.write_out(&InlineAll), Err(Error::ReadOnly { why: why.clone() }));
+        assert_eq!(log.sync_to(Lsn(1), &InlineAll), Err(Error::ReadOnly { why }));
+        assert_eq!(log.durable_lsn(), Lsn(if n >= 2 { 1 } else { 0 }));
+    }
+}
+
+/// As long as `room_for` says yes, everything finds its place, whatever the sizes and the moments of writing out; when it
+/// says no, nothing but a reclaim helps.
+#[test]
+fn what_there_is_room_for_can_be_written() {
+    for every in [1, 2, 5, 1000] {
+        let log = log_on(Arc::new(MemoryDevice::new(REGION.end())));
+        let mut lsn = 0;
+        for size in (0..).map(|n: u64| (n * 7919 % 12_000) as usize) {
+            let record = put("k", size);
+            if !log.room_for(record.bytes()) {
+                break;
+            }
+            lsn += 1;
+            log.append(Lsn(lsn), record).expect("there is room");
+            if lsn % every == 0 {
+                log.write_out(&InlineAll).expect("the device works");
+            }
+        }
+        log.write_out(&InlineAll).expect("the device works");
+        assert!(log.used_bytes() <= log.capacity());
+        assert!(log.used_bytes() > log.capacity() / 2, "{} bytes used", log.used_bytes());
+        assert!(!log.room_for(log.capacity() / 2));
+        let position = log.cut();
+        log.reclaim(position);
+        assert_eq!(log.used_bytes(), 0);
+    }
+}
+
+#[test]
+fn a_record_the_log_could_never_take_is_refused() {
+    let log = log_on(Arc::new(MemoryDevice::new(REGION.end())));
+    let record = put("k", REGION.length as usize);
+    assert_eq!(log.append(Lsn(1), record), Err(Error::TooLarge { what: "a batch of operations" }));
+    assert_eq!(log.append(Lsn(1), put("k", 1)), Ok(()));
+}

@@ -1,0 +1,332 @@
+//! Reads the log after a crash, in two passes.
+//!
+//! The first pass ([`Replay::find`]) walks from the checkpoint's position over all batches that are whole and chained, gathers
+//! bindings, and decides where the log ends. The second ([`Replay::for_each`]) walks again and hands out the records, with
+//! the values that late binding left out read from where the bindings say (FAST16, 3). Values are never all in
+//! memory at once.
+//!
+//! The log ends before the first batch that is not whole, or whose bound bytes are not (FMT-15): nothing in or behind it was promised.
+//! If something was, namely if a later batch calls a record there durable, that is damage (FMT-17).
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use pando_device::{BLOCK_SIZE, Buffer, Device, ReadRequest};
+use pando_format::log_batch::{BATCH_HEADER_LENGTH, BatchHeader, decode_batch};
+use pando_format::log_record::{BoundPiece, LogRecord, LoggedOperation};
+use pando_format::{LogPosition, Region, VolumeId, stored_checksum};
+
+use super::region::Circle;
+use crate::{Error, Lsn, Operation, Result};
+
+/// Bytes read at once.
+const WINDOW_BYTES: u64 = 4 << 20;
+
+/// How far behind a hole a witness of damage is looked for.
+const WITNESS_BYTES: u64 = 64 << 20;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Which log to read, and from where: what the superblock says.
+#[derive(Clone)]
+pub(crate) struct LogSource {
+    /// The device of the log, and of what its bindings name.
+    pub device: Arc<dyn Device>,
+    /// The log.
+    pub region: Region,
+    /// The volume it must belong to.
+    pub volume: VolumeId,
+    /// From the epoch of the checkpoint to the newest in which anything was written.
+    pub epochs: RangeInclusive<u64>,
+    /// Where replay starts.
+    pub start: LogPosition,
+    /// Every record up to this one is in the trees already, and is skipped.
+    pub cut: Lsn,
+}
+
+/// What was found in a log.
+pub(crate) struct Replay {
+    source: LogSource,
+    bindings: HashMap<(Lsn, u32), Vec<BoundPiece>>,
+    end: LogPosition,
+    last: Lsn,
+    bytes: u64,
+}
+
+impl Replay {
+    /// First pass: finds where the log ends.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if records are missing that were durable; [`Error::Device`] if the log cannot be read.
+    pub fn find(source: LogSource) -> Result<Self> {
+        let mut walk = Walk::new(&source);
+        let mut bindings: HashMap<(Lsn, u32), Vec<BoundPiece>> = HashMap::new();
+        // Batches with bound bytes that may have been lost together with the flush that should have kept both.
+        let mut doubtful: Vec<(End, BatchUnbound)> = Vec::new();
+        let mut durable = source.cut;
+        loop {
+            let before = walk.end;
+            let Some((header, records)) = walk.next()? else { break };
+            durable = durable.max(header.durable_lsn);
+            let mut unbound = Vec::new();
+            for record in records {
+                match record {
+                    LogRecord::Binding(binding) => {
+                        bindings.entry((binding.lsn, binding.operation)).or_default().extend(binding.pieces);
+                    }
+                    LogRecord::Operations { lsn, operations } if lsn > source.cut => {
+                        unbound.extend(unbound_operations(lsn, &operations));
+                    }
+                    LogRecord::Operations { .. } => {}
+                }
+            }
+            if !unbound.is_empty() {
+                doubtful.push((before, unbound));
+            }
+        }
+        let mut end = walk.end;
+        walk.look_for_witness()?;
+        let mut replay = Self { bindings, end: end.position, last: end.last, bytes: end.distance, source };
+        for (before, unbound) in doubtful {
+            if unbound.iter().all(|(lsn, _, _)| *lsn <= durable) {
+                continue;
+            }
+            match unbound
+                .iter()
+                .try_for_each(|(lsn, i, length)| replay.bound_bytes(*lsn, *i, *length).map(drop))
+            {
+                Ok(()) => {}
+                Err(Error::Damaged { .. }) => {
+                    end = before;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        (replay.end, replay.last, replay.bytes) = (end.position, end.last, end.distance);
+        Ok(replay)
+    }
+
+    /// Where the next batch goes: [`super::redo_log::RedoLog::open`] takes it as tail.
+    pub fn end(&self) -> LogPosition {
+        self.end
+    }
+
+    /// The last record; the cut if there is none behind it.
+    pub fn last(&self) -> Lsn {
+        self.last
+    }
+
+    /// Bytes of the log that are replayed.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Second pass: every record behind the cut, in LSN order, with all its bytes. Values share memory with up to
+    /// 4 MiB of their neighbours.
+    ///
+    /// # Errors
+    /// Those of `apply`; [`Error::Damaged`] if bytes that a durable record is bound to are not what was written.
+    pub fn for_each(&self, mut apply: impl FnMut(Lsn, Vec<Operation>) -> Result<()>) -> Result<()> {
+        let mut walk = Walk::new(&self.source);
+        while walk.end.position != self.end {
+            let Some((_, records)) = walk.next()? else {
+                let what = "the log changed while it was replayed".to_owned();
+                return Err(Error::Damaged { what });
+            };
+            for record in records {
+                match record {
+                    LogRecord::Operations { lsn, operations } if lsn > self.source.cut => {
+                        let whole = (0..).zip(operations).map(|(i, operation)| self.whole(lsn, i, operation));
+                        apply(lsn, whole.collect::<Result<_>>()?)?;
+                    }
+                    LogRecord::Operations { .. } | LogRecord::Binding(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn whole(&self, lsn: Lsn, i: u32, operation: LoggedOperation) -> Result<Operation> {
+        Ok(match operation {
+            LoggedOperation::Whole(operation) => operation,
+            LoggedOperation::UnboundPut { tree, key, length } => {
+                Operation::Put { tree, key, value: self.bound_bytes(lsn, i, length)? }
+            }
+            LoggedOperation::UnboundPutRun { tree, prefix, first, length } => {
+                Operation::PutRun { tree, prefix, first, bytes: self.bound_bytes(lsn, i, length)? }
+            }
+        })
+    }
+
+    /// The bytes that an operation left out.
+    fn bound_bytes(&self, lsn: Lsn, i: u32, length: u32) -> Result<Bytes> {
+        let damaged = |what: String| Error::Damaged {
+            what: format!("the bytes of operation {i} of log record {}: {what}", lsn.0),
+        };
+        let mut pieces = self.bindings.get(&(lsn, i)).cloned().unwrap_or_default();
+        pieces.sort_unstable_by_key(|piece| piece.start);
+        let mut value = Vec::with_capacity(pieces.len());
+        let mut end = 0;
+        for piece in pieces {
+            let (start, bytes) = (u64::from(piece.start), u64::from(piece.length));
+            if start != end {
+                return Err(damaged(format!("a binding for byte {end} is missing")));
+            }
+            end += bytes;
+            let mut request = [ReadRequest {
+                offset: piece.extent.offset,
+                buffer: Buffer::for_overwrite(piece.extent.length as usize),
+            }];
+            self.source.device.read(&mut request)?;
+            let [request] = request;
+            value.push(piece.open(&request.buffer.freeze()).map_err(|error| damaged(error.to_string()))?);
+        }
+        if end != u64::from(length) {
+            return Err(damaged(format!("{end} of {length} are bound")));
+        }
+        if value.len() == 1 {
+            return Ok(value.remove(0));
+        }
+        Ok(value
+            .iter()
+            .fold(BytesMut::with_capacity(length as usize), |mut whole, piece| {
+                whole.extend_from_slice(piece);
+                whole
+            })
+            .freeze())
+    }
+}
+
+/// (record, operation, bytes) of the operations whose bytes a batch leaves out.
+type BatchUnbound = Vec<(Lsn, u32, u32)>;
+
+fn unbound_operations(lsn: Lsn, operations: &[LoggedOperation]) -> impl Iterator<Item = (Lsn, u32, u32)> {
+    (0..).zip(operations).filter_map(move |(i, operation)| match operation {
+        LoggedOperation::Whole(_) => None,
+        LoggedOperation::UnboundPut { length, .. } | LoggedOperation::UnboundPutRun { length, .. } => {
+            Some((lsn, i, *length))
+        }
+    })
+}
+
+/// How far a walk has come.
+#[derive(Clone, Copy)]
+struct End {
+    position: LogPosition,
+    epoch: u64,
+    last: Lsn,
+    /// Bytes from the start.
+    distance: u64,
+}
+
+/// Goes from batch to batch as long as they are whole and chained (LOG-3).
+struct Walk<'a> {
+    source: &'a LogSource,
+    circle: Circle,
+    end: End,
+    /// LSN that the next batch must begin with; unknown before the first, which may begin before the cut.
+    next_lsn: Option<Lsn>,
+    /// Bytes read ahead, and their distance from the start.
+    window: Bytes,
+    window_at: u64,
+}
+
+impl<'a> Walk<'a> {
+    fn new(source: &'a LogSource) -> Self {
+        let end =
+            End { position: source.start, epoch: *source.epochs.start(), last: source.cut, distance: 0 };
+        let circle = Circle::new(source.region);
+        Self { source, circle, end, next_lsn: None, window: Bytes::new(), window_at: 0 }
+    }
+
+    /// The next batch; `None` if there is none that can be believed.
+    fn next(&mut self) -> Result<Option<(BatchHeader, Vec<LogRecord>)>> {
+        let Some(header) = self.header(self.end.distance)? else { return Ok(None) };
+        let LogPosition { sequence, chain, .. } = self.end.position;
+        let follows = header.sequence == sequence && header.previous == chain;
+        if !follows
+            || header.epoch < self.end.epoch
+            || header.batch_length() > self.circle.length() - self.end.distance
+        {
+            return Ok(None);
+        }
+        let bytes = self.read(self.end.distance, header.batch_length())?;
+        let Ok((header, records)) = decode_batch(&bytes) else { return Ok(None) };
+        self.check_lsn(&header)?;
+        let position = LogPosition {
+            offset: self.circle.advance(self.end.position.offset, header.batch_length()),
+            sequence: sequence + 1,
+            chain: stored_checksum(&bytes[..BATCH_HEADER_LENGTH]),
+        };
+        self.next_lsn = Some(header.next_lsn());
+        let last = Lsn(header.next_lsn().0 - 1).max(self.end.last);
+        self.end =
+            End { position, epoch: header.epoch, last, distance: self.end.distance + header.batch_length() };
+        Ok(Some((header, records)))
+    }
+
+    /// LOG-2. A batch that is whole and chained and breaks it was written so, which no writer does.
+    fn check_lsn(&self, header: &BatchHeader) -> Result<()> {
+        let first = header.first_lsn;
+        let fits = match self.next_lsn {
+            Some(expected) => first == expected,
+            None => first > Lsn(0) && first.0 - 1 <= self.source.cut.0,
+        };
+        if fits && header.next_lsn().0 > first.0 {
+            return Ok(());
+        }
+        let expected = self.next_lsn.map_or(self.source.cut.0 + 1, |lsn| lsn.0);
+        let what =
+            format!("log batch {} begins with record {}, {expected} was expected", header.sequence, first.0);
+        Err(Error::Damaged { what })
+    }
+
+    /// Reports damage if a batch behind the end calls durable what should be there (FMT-17).
+    fn look_for_witness(&mut self) -> Result<()> {
+        let hole = self.end;
+        let limit = self.circle.length().min(hole.distance + WITNESS_BYTES);
+        for distance in (hole.distance + BLOCK..limit).step_by(BLOCK_SIZE) {
+            let Some(header) = self.header(distance)? else { continue };
+            let is_later = header.epoch >= hole.epoch && header.sequence > hole.position.sequence;
+            if is_later && header.durable_lsn > hole.last {
+                let what = format!(
+                    "the log is damaged at byte {}: record {} is missing or unreadable, and batch {} says that all up to {} was durable",
+                    hole.position.offset,
+                    hole.last.0 + 1,
+                    header.sequence,
+                    header.durable_lsn.0
+                );
+                return Err(Error::Damaged { what });
+            }
+        }
+        Ok(())
+    }
+
+    /// The header of a batch of this log at a distance from the start, if there is one.
+    fn header(&mut self, distance: u64) -> Result<Option<BatchHeader>> {
+        if distance >= self.circle.length() {
+            return Ok(None);
+        }
+        let block = self.read(distance, BLOCK)?;
+        let header = BatchHeader::decode(&block).ok();
+        Ok(header.filter(|header| {
+            header.volume == self.source.volume && self.source.epochs.contains(&header.epoch)
+        }))
+    }
+
+    /// Bytes at a distance from the start, of which so many are left in this round.
+    fn read(&mut self, distance: u64, length: u64) -> Result<Bytes> {
+        let window_end = self.window_at + self.window.len() as u64;
+        if distance < self.window_at || distance + length > window_end {
+            let ahead = length.max(WINDOW_BYTES).min(self.circle.length() - distance);
+            let offset = self.circle.advance(self.source.start.offset, distance);
+            self.window = self.circle.read(&*self.source.device, offset, ahead as usize)?;
+            self.window_at = distance;
+        }
+        let start = (distance - self.window_at) as usize;
+        Ok(self.window.slice(start..start + length as usize))
+    }
+}
