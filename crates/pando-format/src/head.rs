@@ -132,3 +132,12 @@ fn checksum_around(structure: Structure, bytes: &[u8]) -> u64 {
 fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("the slice has eight bytes"))
 }
+
+/// Gives changed bytes a checksum that fits, so that tests and fuzzing reach what lies behind it. Bytes that are not
+/// even the beginning of a structure stay as they are.
+pub fn reseal(structure: Structure, bytes: &mut [u8]) {
+    let Ok(length) = claimed_length(structure, bytes) else { return };
+    let length = (length as usize).min(bytes.len());
+    let checksum = checksum_around(structure, &bytes[..length]);
+    bytes[CHECKSUM_AT..CHECKSUM_AT + 8].copy_from_slice(&checksum.to_le_bytes());
+}

@@ -291,3 +291,6 @@ impl fmt::Display for FieldUpdate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

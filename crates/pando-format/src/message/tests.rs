@@ -1,0 +1,99 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+fn bytes(length: std::ops::Range<usize>) -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), length).prop_map(Bytes::from)
+}
+
+/// Few offsets and short lengths, so that fields and patches meet, overlap and miss each other.
+fn field() -> impl Strategy<Value = FieldUpdate> {
+    let offset = || prop_oneof![Just(0_u16), Just(4), Just(8), 0..24_u16];
+    let number = || prop_oneof![0..4_u64, any::<u64>()];
+    prop_oneof![
+        (offset(), bytes(0..10)).prop_map(|(offset, bytes)| FieldUpdate::Set { offset, bytes }),
+        (offset(), number()).prop_map(|(offset, value)| FieldUpdate::Max { offset, value }),
+        (offset(), number()).prop_map(|(offset, value)| FieldUpdate::Add { offset, value }),
+    ]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        3 => (0..24_u32, bytes(0..10)).prop_map(|(offset, bytes)| Change::Patch { offset, bytes }),
+        1 => (0..30_u32).prop_map(|length| Change::Truncate { length }),
+        3 => vec(field(), 0..4).prop_map(|fields| Change::Update { fields }),
+    ]
+}
+
+fn pending() -> impl Strategy<Value = Pending> {
+    prop_oneof![
+        1 => bytes(0..32).prop_map(Pending::Put),
+        1 => Just(Pending::Delete),
+        6 => vec(change(), 1..4).prop_map(Pending::Changes),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
+
+    /// However a sequence of messages is cut into groups, each group summed, and the sums settled one after the
+    /// other or summed again: the value is that of the messages applied one by one.
+    #[test]
+    fn settling_in_steps_equals_settling_at_once(
+        old in proptest::option::of(bytes(0..32)),
+        messages in vec((pending(), any::<bool>()), 1..12),
+    ) {
+        let one_by_one = messages.iter().fold(old.clone(), |value, (message, _)| message.apply(value.as_ref()));
+
+        let mut groups: Vec<Pending> = Vec::new();
+        for (message, joins) in &messages {
+            match groups.last_mut() {
+                Some(last) if *joins => last.push(message.clone()),
+                _ => groups.push(message.clone()),
+            }
+        }
+        let in_steps = groups.iter().fold(old.clone(), |value, group| group.apply(value.as_ref()));
+        prop_assert_eq!(&in_steps, &one_by_one);
+
+        let mut sum = groups[0].clone();
+        for group in &groups[1..] {
+            sum.push(group.clone());
+        }
+        prop_assert_eq!(&sum.apply(old.as_ref()), &one_by_one);
+    }
+
+    /// Sums are built from either end: what lies deeper may be summed before or after what lies above it.
+    #[test]
+    fn sums_associate(old in proptest::option::of(bytes(0..32)), a in pending(), b in pending(), c in pending()) {
+        let mut left = a.clone();
+        left.push(b.clone());
+        left.push(c.clone());
+        let mut upper = b;
+        upper.push(c);
+        let mut right = a;
+        right.push(upper);
+        prop_assert_eq!(left.apply(old.as_ref()), right.apply(old.as_ref()));
+    }
+}
+
+#[test]
+fn a_run_of_small_patches_becomes_one() {
+    let patch = |offset: u32, bytes: &'static [u8]| {
+        Pending::Changes(vec![Change::Patch { offset, bytes: Bytes::from_static(bytes) }])
+    };
+    let mut sum = patch(8, b"cd");
+    for more in [patch(10, b"ef"), patch(6, b"ab"), patch(7, b"BCD")] {
+        sum.push(more);
+    }
+    assert_eq!(sum, patch(6, b"aBCDef"));
+}
+
+#[test]
+fn an_update_outside_the_value_does_nothing() {
+    let field = FieldUpdate::Add { offset: 1, value: 1 };
+    let update = Pending::Changes(vec![Change::Update { fields: vec![field] }]);
+    let old = Bytes::from_static(&[0; 8]);
+    assert_eq!(update.apply(Some(&old)), Some(old));
+    assert_eq!(update.apply(None), None);
+}
