@@ -1,2 +1,23 @@
-//! To be written.
+//! Simulation: the production engine above a simulated device, beside a model that says what must come out.
+//!
+//! [`workload`] makes seeded sequences of steps, [`runner`] takes an engine and a model through them and compares,
+//! [`crash`] cuts the power at every moment of a run, [`faults`] lets I/Os fail, [`shrink`] makes a failing sequence
+//! short. Everything runs on one thread and depends on nothing but its seed.
 #![forbid(unsafe_code)]
+
+pub mod crash;
+pub mod faults;
+pub mod model;
+pub mod runner;
+pub mod shrink;
+pub mod workload;
+
+/// The seeds a test runs: the one in `PANDO_SEED` alone, so that a failure can be run again; else 1, 2, ... up to
+/// `PANDO_SEEDS` or `usual`.
+pub fn seeds(usual: u64) -> Vec<u64> {
+    let variable = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match variable("PANDO_SEED") {
+        Some(seed) => vec![seed],
+        None => (1..=variable("PANDO_SEEDS").unwrap_or(usual)).collect(),
+    }
+}

@@ -1,0 +1,310 @@
+//! Takes an engine and its model through the same steps and compares every answer.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_device::SimulatedDevice;
+use pando_engine::{
+    Background, Batch, Direction, Engine, Error, FormatOptions, KeyRange, Lsn, Operation, Options, ScanLimit,
+    Tree,
+};
+
+use crate::model::{Digest, History, Map};
+use crate::workload::Step;
+
+/// Bytes of a simulated volume.
+pub const CAPACITY: u64 = 64 << 20;
+
+/// Scans that may give nothing in a row before one counts as stuck.
+const EMPTY_PIECES_MAX: usize = 100_000;
+
+/// Small nodes, so that little data makes a deep tree.
+pub fn format_options() -> FormatOptions {
+    FormatOptions {
+        volume_id: *b"simulated volume",
+        node_bytes: Some(8 << 10),
+        basement_bytes: Some(1 << 10),
+        fanout: Some(4),
+        log_bytes: Some(4 << 20),
+        ..FormatOptions::default()
+    }
+}
+
+/// A small cache, so that nodes are evicted, and no threads.
+pub fn options() -> Options {
+    Options { cache_bytes: 512 << 10, background: Background::Manual, ..Options::default() }
+}
+
+/// An engine on a device, and what must be in it.
+pub struct Runner {
+    device: Arc<SimulatedDevice>,
+    engine: Engine,
+    history: History,
+    /// The LSN of the last record.
+    lsn: Lsn,
+    /// Records that are durable, since a sync or checkpoint behind them has returned.
+    durable: usize,
+}
+
+impl Runner {
+    /// Formats a volume and opens it.
+    pub fn format(device: Arc<SimulatedDevice>, format: &FormatOptions) -> Result<Self, Error> {
+        Engine::format(&*device, format)?;
+        Self::open(device, History::new())
+    }
+
+    /// Opens a volume that holds what the history says.
+    pub fn open(device: Arc<SimulatedDevice>, history: History) -> Result<Self, Error> {
+        let engine = Engine::open(device.clone(), options())?;
+        let durable = history.length();
+        Ok(Self { device, engine, history, lsn: Lsn(0), durable })
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &Arc<SimulatedDevice> {
+        &self.device
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// What was applied.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// How many records are known to be durable.
+    pub fn durable(&self) -> usize {
+        self.durable
+    }
+
+    /// Does one step. The inner error is the engine's; the outer one says where it differs from the model.
+    pub fn step(&mut self, step: &Step) -> Result<Result<(), Error>, String> {
+        match step {
+            Step::Apply(operations) => return self.apply(operations),
+            Step::Get(tree, key) => {
+                let found = match self.engine.waiting(|| self.engine.get(*tree, key)) {
+                    Ok(found) => found,
+                    Err(error) => return Ok(Err(error)),
+                };
+                let expected = self.history.now().get(*tree, key);
+                if found.as_ref() != expected {
+                    return Err(format!(
+                        "get {tree:?} {key:?} gave {}, not {}",
+                        brief(found.as_ref()),
+                        brief(expected)
+                    ));
+                }
+            }
+            Step::Scan(tree, range, direction, piece) => return self.scan(*tree, range, *direction, *piece),
+            Step::Sync => match self.engine.sync() {
+                Ok(lsn) if lsn < self.lsn => return Err(format!("sync reached {lsn:?}, not {:?}", self.lsn)),
+                Ok(_) => self.durable = self.history.length(),
+                Err(error) => return Ok(Err(error)),
+            },
+            Step::Checkpoint => match self.engine.checkpoint() {
+                Ok(()) => self.durable = self.history.length(),
+                Err(error) => return Ok(Err(error)),
+            },
+            Step::Background => {
+                if let Err(error) = self.engine.background_step() {
+                    return Ok(Err(error));
+                }
+            }
+            Step::Reopen => {
+                if let Err(error) = self.engine.close() {
+                    return Ok(Err(error));
+                }
+                self.durable = self.history.length();
+                self.engine = match Engine::open(self.device.clone(), options()) {
+                    Ok(engine) => engine,
+                    Err(error) => return Ok(Err(error)),
+                };
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Does all steps and then compares all contents; any error of the engine is a failure.
+    pub fn run(&mut self, steps: &[Step]) -> Result<(), String> {
+        for (number, step) in steps.iter().enumerate() {
+            let outcome = self.step(step).map_err(|what| format!("step {number}: {what}"))?;
+            outcome.map_err(|error| format!("step {number} ({}): {error}", name(step)))?;
+        }
+        self.check_contents()
+    }
+
+    /// Compares everything, in both directions.
+    pub fn check_contents(&self) -> Result<(), String> {
+        for tree in Tree::ALL {
+            for direction in [Direction::Forward, Direction::Backward] {
+                self.scan(tree, &KeyRange::all(), direction, 1000)?.map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, operations: &[Operation]) -> Result<Result<(), Error>, String> {
+        match apply(&self.engine, operations) {
+            Ok(lsn) if lsn <= self.lsn => return Err(format!("LSN {lsn:?} follows {:?}", self.lsn)),
+            Ok(lsn) => self.lsn = lsn,
+            Err(error) => return Ok(Err(error)),
+        }
+        self.history.push(operations);
+        Ok(Ok(()))
+    }
+
+    fn scan(
+        &self,
+        tree: Tree,
+        range: &KeyRange,
+        direction: Direction,
+        piece: usize,
+    ) -> Result<Result<(), Error>, String> {
+        let found = match scan(&self.engine, tree, range, direction, piece)? {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut expected: Vec<_> = self.history.now().range(tree, range).collect();
+        if direction == Direction::Backward {
+            expected.reverse();
+        }
+        for (found, expected) in found.iter().zip(&expected) {
+            if (&found.0, &found.1) != *expected {
+                let found = format!("{:?} = {}", found.0, brief(Some(&found.1)));
+                let expected = format!("{:?} = {}", expected.0, brief(Some(expected.1)));
+                return Err(format!("{direction:?} scan of {tree:?} {range:?} gave {found}, not {expected}"));
+            }
+        }
+        if found.len() != expected.len() {
+            let odd = found
+                .get(expected.len())
+                .map(|(key, _)| key)
+                .or(expected.get(found.len()).map(|(key, _)| *key));
+            let (found, expected) = (found.len(), expected.len());
+            return Err(format!(
+                "{direction:?} scan of {tree:?} {range:?} gave {found} entries, not {expected}; the first odd one: {odd:?}"
+            ));
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// Applies one record.
+pub fn apply(engine: &Engine, operations: &[Operation]) -> Result<Lsn, Error> {
+    engine.make_room()?;
+    engine.waiting(|| engine.apply(batch(operations)))
+}
+
+/// The operations as a batch; one that only takes away is let through on a full volume.
+pub fn batch(operations: &[Operation]) -> Batch {
+    let only_takes =
+        operations.iter().all(|op| matches!(op, Operation::Delete { .. } | Operation::DeleteRange { .. }));
+    let mut batch = if only_takes { Batch::reclaiming() } else { Batch::new() };
+    for operation in operations.iter().cloned() {
+        match operation {
+            Operation::Put { tree, key, value } => batch.put(tree, key, value),
+            Operation::PutRun { tree, prefix, first, bytes } => batch.put_run(tree, prefix, first, bytes),
+            Operation::Delete { tree, key } => batch.delete(tree, key),
+            Operation::Change { tree, key, change } => batch.change(tree, key, change),
+            Operation::DeleteRange { tree, range } => batch.delete_range(tree, range),
+            Operation::MoveRange { tree, from, to } => batch.move_range(tree, from, to),
+        }
+    }
+    batch
+}
+
+/// Everything in a range, read in pieces. The outer error is a scan that breaks its own rules.
+fn scan(
+    engine: &Engine,
+    tree: Tree,
+    range: &KeyRange,
+    direction: Direction,
+    piece: usize,
+) -> Result<Result<Vec<(Bytes, Bytes)>, Error>, String> {
+    let limit = ScanLimit { entries: piece, bytes: 64 << 10 };
+    let mut all = Vec::new();
+    let mut rest = Some(range.clone());
+    let mut empty_pieces = 0;
+    while let Some(range) = rest {
+        let found = match engine.waiting(|| engine.scan(tree, &range, direction, limit)) {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
+        if found.entries.len() > piece {
+            return Err(format!("a scan for {piece} entries gave {}", found.entries.len()));
+        }
+        empty_pieces = if found.entries.is_empty() { empty_pieces + 1 } else { 0 };
+        if empty_pieces > EMPTY_PIECES_MAX {
+            return Err(format!("a scan does not get on at {range:?}"));
+        }
+        all.extend(found.entries);
+        rest = found.rest;
+    }
+    Ok(Ok(all))
+}
+
+/// The digest of everything in an engine.
+pub fn contents(engine: &Engine) -> Result<Digest, String> {
+    let mut digest = Digest::default();
+    for tree in Tree::ALL {
+        let found = scan(engine, tree, &KeyRange::all(), Direction::Forward, 1000)?;
+        for (key, value) in found.map_err(|error| error.to_string())? {
+            digest.add(tree, &key, &value);
+        }
+    }
+    Ok(digest)
+}
+
+/// Says in which keys an engine and a map differ: the first few.
+pub fn difference(engine: &Engine, map: &Map) -> String {
+    let mut text = String::new();
+    let mut count = 0;
+    for tree in Tree::ALL {
+        let found = match scan(engine, tree, &KeyRange::all(), Direction::Forward, 1000) {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return error.to_string(),
+            Err(what) => return what,
+        };
+        let found: std::collections::BTreeMap<_, _> = found.into_iter().collect();
+        let all = KeyRange::all();
+        let expected: std::collections::BTreeMap<_, _> = map.range(tree, &all).collect();
+        let mut keys: Vec<_> = found.keys().chain(expected.keys().copied()).collect();
+        keys.sort();
+        keys.dedup();
+        for key in keys {
+            let (found, expected) = (found.get(key), expected.get(key).copied());
+            if found != expected {
+                count += 1;
+                if count <= 3 {
+                    let _ = write!(text, "\n  {tree:?} {key:?}: {}, not {}", brief(found), brief(expected));
+                }
+            }
+        }
+    }
+    format!("{count} keys differ:{text}")
+}
+
+fn brief(value: Option<&Bytes>) -> String {
+    match value {
+        None => "nothing".to_owned(),
+        Some(value) if value.len() <= 40 => format!("{value:?}"),
+        Some(value) => format!("{} bytes {:?}...", value.len(), value.slice(..24)),
+    }
+}
+
+/// What a step is, for messages.
+pub fn name(step: &Step) -> &'static str {
+    match step {
+        Step::Apply(_) => "apply",
+        Step::Get(..) => "get",
+        Step::Scan(..) => "scan",
+        Step::Sync => "sync",
+        Step::Checkpoint => "checkpoint",
+        Step::Background => "background step",
+        Step::Reopen => "reopen",
+    }
+}

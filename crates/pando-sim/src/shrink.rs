@@ -1,0 +1,70 @@
+//! Makes a failing sequence short: takes away what it fails without.
+
+use crate::workload::Step;
+
+/// The shortest sequence found that still fails. `fails` is asked some hundreds of times.
+pub fn shrink(steps: &[Step], mut fails: impl FnMut(&[Step]) -> bool) -> Vec<Step> {
+    let mut steps = steps.to_vec();
+    let mut chunk = steps.len() / 2;
+    while chunk > 0 {
+        let before = steps.len();
+        let mut start = 0;
+        while start < steps.len() {
+            let end = steps.len().min(start + chunk);
+            let shorter = [&steps[..start], &steps[end..]].concat();
+            if fails(&shorter) {
+                steps = shorter;
+            } else {
+                start = end;
+            }
+        }
+        // At the finest grain, as long as something still goes: what could not be left out before may be now.
+        if chunk > 1 || steps.len() == before {
+            chunk /= 2;
+        }
+    }
+    for place in 0..steps.len() {
+        shrink_record(&mut steps, place, &mut fails);
+    }
+    steps
+}
+
+/// Takes operations out of one record.
+fn shrink_record(steps: &mut [Step], place: usize, fails: &mut impl FnMut(&[Step]) -> bool) {
+    let mut operation = 0;
+    while let Step::Apply(operations) = &steps[place] {
+        if operations.len() < 2 || operation >= operations.len() {
+            return;
+        }
+        let mut fewer = operations.clone();
+        fewer.remove(operation);
+        let old = std::mem::replace(&mut steps[place], Step::Apply(fewer));
+        if !fails(steps) {
+            steps[place] = old;
+            operation += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::{Mix, generate};
+
+    #[test]
+    fn only_what_is_needed_is_left() {
+        let steps = generate(7, &Mix { steps: 300, ..Mix::QUERIES });
+        let needed = |steps: &[Step]| {
+            let syncs = steps.iter().filter(|step| matches!(step, Step::Sync)).count();
+            let operations: usize =
+                steps.iter().map(|s| if let Step::Apply(o) = s { o.len() } else { 0 }).sum();
+            syncs >= 2 && operations >= 5
+        };
+        assert!(needed(&steps));
+        let short = shrink(&steps, needed);
+        assert!(needed(&short));
+        let operations: usize = short.iter().map(|s| if let Step::Apply(o) = s { o.len() } else { 0 }).sum();
+        let others = short.iter().filter(|step| !matches!(step, Step::Apply(_))).count();
+        assert_eq!((operations, others), (5, 2));
+    }
+}

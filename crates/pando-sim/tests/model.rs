@@ -1,0 +1,52 @@
+//! The engine against the sorted map, on small nodes and a small cache.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use pando_device::SimulatedDevice;
+use pando_engine::{Compression, FormatOptions};
+use pando_sim::runner::{CAPACITY, Runner, format_options};
+use pando_sim::workload::{Mix, Step, generate};
+use pando_sim::{seeds, shrink};
+
+fn run(format: &FormatOptions, steps: &[Step]) -> Result<(), String> {
+    let device = Arc::new(SimulatedDevice::new(CAPACITY));
+    let run =
+        AssertUnwindSafe(|| Runner::format(device, format).map_err(|error| error.to_string())?.run(steps));
+    catch_unwind(run).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        Err(text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default())
+    })
+}
+
+fn check(format: &FormatOptions, mix: &Mix) {
+    for seed in seeds(8) {
+        let steps = generate(seed, mix);
+        let Err(what) = run(format, &steps) else { continue };
+        println!("seed {seed}: {what}");
+        let short = shrink::shrink(&steps, |steps| run(format, steps).is_err());
+        println!("{} steps are enough:", short.len());
+        for step in &short {
+            println!("  {step:?}");
+        }
+        panic!("PANDO_SEED={seed}: {what}; shrunk: {}", run(format, &short).unwrap_err());
+    }
+}
+
+#[test]
+fn answers_are_those_of_a_sorted_map() {
+    check(&format_options(), &Mix { reopens: 0, ..Mix::QUERIES });
+}
+
+#[test]
+fn answers_are_those_of_a_sorted_map_with_larger_nodes_and_compression() {
+    let format =
+        FormatOptions { node_bytes: Some(16 << 10), compression: Compression::Lz4, ..format_options() };
+    check(&format, &Mix { reopens: 0, ..Mix::QUERIES });
+}
+
+#[test]
+#[ignore = "needs an engine that keeps what is written"]
+fn a_reopened_volume_holds_what_was_written() {
+    check(&format_options(), &Mix { reopens: 20, ..Mix::QUERIES });
+}
