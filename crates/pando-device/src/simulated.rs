@@ -23,7 +23,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-pub use crash_point::{CrashPoint, CrashState};
+pub use crash_point::{Choice, CrashPoint};
 pub use image::{DISCARDED_BYTE, Image};
 pub use random::Random;
 

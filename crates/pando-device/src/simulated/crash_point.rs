@@ -1,10 +1,11 @@
 //! The states in which a crash at one moment may leave a device.
 
+use std::fmt;
 use std::ops::Range;
 
 use super::{Event, Image, Random, SECTOR_SIZE};
 
-/// Seeded subsets of the unflushed writes that are tried at each moment.
+/// Seeded subsets of the unflushed events that are tried at each moment.
 const SUBSETS: u64 = 20;
 
 /// A moment between two events of a trace: what is durable, and what a crash may lose.
@@ -12,31 +13,23 @@ const SUBSETS: u64 = 20;
 pub struct CrashPoint {
     durable: Image,
     unflushed: Vec<Event>,
+    flushes: usize,
 }
 
-/// One state a crash may leave.
-pub struct CrashState {
-    /// What was kept and what was lost, for messages.
-    pub description: String,
-    /// What is on the device.
-    pub image: Image,
-}
-
-/// How a state is made from the unflushed events.
-enum Choice {
-    Keep(Vec<bool>),
-    /// One write keeps the sectors of the mask; the others are all kept or all lost.
-    Tear {
-        torn: usize,
-        sectors: Vec<bool>,
-        others_kept: bool,
-    },
+/// What a crash keeps of the unflushed events. Two choices at points between the same flushes that are equal leave the
+/// same state, whatever else was written in between.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Choice {
+    /// Which events are kept; those behind the end of the list are lost.
+    kept: Vec<bool>,
+    /// One write of which only some sectors are kept.
+    torn: Option<(usize, Vec<bool>)>,
 }
 
 impl CrashPoint {
     /// Before the first event.
     pub fn start(image: Image) -> Self {
-        Self { durable: image, unflushed: Vec::new() }
+        Self { durable: image, unflushed: Vec::new(), flushes: 0 }
     }
 
     /// After the first `prefix` events of a trace.
@@ -54,33 +47,41 @@ impl CrashPoint {
             self.unflushed.push(event.clone());
             return;
         }
+        self.flushes += 1;
         for event in std::mem::take(&mut self.unflushed) {
             apply(&mut self.durable, &event);
         }
     }
 
-    /// How many events a crash may lose.
-    pub fn unflushed(&self) -> usize {
-        self.unflushed.len()
+    /// What a crash may lose.
+    pub fn unflushed(&self) -> &[Event] {
+        &self.unflushed
     }
 
-    /// The states that are tried: all kept; all lost; each alone lost; each alone kept; seeded subsets; and each tear
-    /// of each unflushed write that begins in one of the regions: the first sectors kept, the last sectors kept, and
-    /// two seeded mixtures, with all other unflushed events kept or lost. States are made one at a time.
-    pub fn states<'a>(
-        &'a self,
-        torn_regions: &'a [Range<u64>],
-        seed: u64,
-    ) -> impl Iterator<Item = CrashState> + 'a {
-        let choices = self.subsets(seed).into_iter().map(Choice::Keep);
-        let torn = (0..self.unflushed.len()).flat_map(move |torn| self.tears(torn, torn_regions, seed));
-        choices.chain(torn).map(|choice| self.state(&choice))
+    /// How many flushes there were.
+    pub fn flushes(&self) -> usize {
+        self.flushes
     }
 
-    fn subsets(&self, seed: u64) -> Vec<Vec<bool>> {
+    /// Everything that is tried: [`CrashPoint::subsets`], and [`CrashPoint::tears`] of every unflushed write that
+    /// begins in one of the regions.
+    pub fn choices(&self, torn_regions: &[Range<u64>], seed: u64) -> Vec<Choice> {
+        let mut choices = self.subsets(seed);
+        for (number, event) in self.unflushed.iter().enumerate() {
+            if let Event::Write { offset, .. } = event
+                && torn_regions.iter().any(|region| region.contains(offset))
+            {
+                choices.extend(self.tears(number, seed));
+            }
+        }
+        choices
+    }
+
+    /// All kept; all lost; each alone lost; each alone kept; seeded subsets.
+    pub fn subsets(&self, seed: u64) -> Vec<Choice> {
         let count = self.unflushed.len();
         if count == 0 {
-            return vec![Vec::new()];
+            return vec![Choice::new(Vec::new())];
         }
         let mut subsets = vec![vec![true; count], vec![false; count]];
         // With one event, losing or keeping it alone has been said already.
@@ -94,14 +95,13 @@ impl CrashPoint {
         for _ in (0..SUBSETS).filter(|_| count > 2) {
             subsets.push((0..count).map(|_| random.chance(1, 2)).collect());
         }
-        subsets
+        subsets.into_iter().map(Choice::new).collect()
     }
 
-    fn tears(&self, torn: usize, regions: &[Range<u64>], seed: u64) -> Vec<Choice> {
-        let Event::Write { offset, bytes } = &self.unflushed[torn] else { return Vec::new() };
-        if !regions.iter().any(|region| region.contains(offset)) {
-            return Vec::new();
-        }
+    /// The tears of one unflushed write: the first sectors kept, the last ones kept, for every number of them, and two
+    /// seeded mixtures; each with all other unflushed events kept, and with all of them lost. None for a discard.
+    pub fn tears(&self, event: usize, seed: u64) -> Vec<Choice> {
+        let Event::Write { offset, bytes } = &self.unflushed[event] else { return Vec::new() };
         let count = bytes.len().div_ceil(SECTOR_SIZE);
         let mut masks = Vec::new();
         for cut in 1..count {
@@ -113,39 +113,57 @@ impl CrashPoint {
             masks.push((0..count).map(|_| random.chance(1, 2)).collect());
         }
         // With nothing else unflushed, keeping and losing all others is the same.
-        let others = if self.unflushed.len() > 1 { &[true, false][..] } else { &[true] };
-        let choice = |(sectors, others_kept)| Choice::Tear { torn, sectors, others_kept };
-        masks
-            .into_iter()
-            .flat_map(|mask| others.iter().map(move |kept| (mask.clone(), *kept)))
-            .map(choice)
-            .collect()
-    }
-
-    fn state(&self, choice: &Choice) -> CrashState {
-        let mut image = self.durable.clone();
-        for (i, event) in self.unflushed.iter().enumerate() {
-            match choice {
-                Choice::Keep(kept) if kept[i] => apply(&mut image, event),
-                Choice::Tear { torn, sectors, .. } if *torn == i => apply_sectors(&mut image, event, sectors),
-                Choice::Tear { others_kept: true, .. } => apply(&mut image, event),
-                Choice::Keep(_) | Choice::Tear { .. } => {}
+        let others = if self.unflushed.len() > 1 { &[true, false][..] } else { &[false] };
+        let mut choices = Vec::new();
+        for mask in masks {
+            for others_kept in others {
+                let kept = (0..self.unflushed.len()).map(|i| i != event && *others_kept).collect();
+                choices.push(Choice { torn: Some((event, mask.clone())), ..Choice::new(kept) });
             }
         }
-        CrashState { description: self.describe(choice), image }
+        choices
     }
 
-    fn describe(&self, choice: &Choice) -> String {
-        match choice {
-            Choice::Keep(kept) => format!("of {} unflushed events kept: {}", kept.len(), bits(kept)),
-            Choice::Tear { torn, sectors, others_kept } => {
-                let others = if *others_kept { "kept" } else { "lost" };
-                let count = self.unflushed.len();
-                format!(
-                    "unflushed event {torn} of {count} torn: sectors {}, all others {others}",
-                    bits(sectors)
-                )
+    /// What a crash leaves that keeps this.
+    pub fn image(&self, choice: &Choice) -> Image {
+        let mut image = self.durable.clone();
+        for (number, event) in self.unflushed.iter().enumerate() {
+            if choice.kept.get(number) == Some(&true) {
+                apply(&mut image, event);
             }
+            if let Some((torn, sectors)) = &choice.torn
+                && *torn == number
+            {
+                apply_sectors(&mut image, event, sectors);
+            }
+        }
+        image
+    }
+}
+
+impl Choice {
+    /// Nothing is kept.
+    pub fn none() -> Self {
+        Self::new(Vec::new())
+    }
+
+    fn new(mut kept: Vec<bool>) -> Self {
+        let length = kept.iter().rposition(|kept| *kept).map_or(0, |last| last + 1);
+        kept.truncate(length);
+        Self { kept, torn: None }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kept.iter().filter(|kept| **kept).count() {
+            0 => write!(f, "all unflushed events lost")?,
+            count if count == self.kept.len() => write!(f, "the first {count} unflushed events kept")?,
+            _ => write!(f, "of the unflushed events kept {}", bits(&self.kept))?,
+        }
+        match &self.torn {
+            Some((torn, sectors)) => write!(f, ", of event {torn} the sectors {}", bits(sectors)),
+            None => Ok(()),
         }
     }
 }

@@ -17,7 +17,8 @@ fn first_byte(image: &Image, block: u64) -> u8 {
 /// The first bytes of blocks 0 to 3 in every crash state after a prefix of the device's trace.
 fn outcomes(device: &SimulatedDevice, prefix: usize) -> HashSet<[u8; 4]> {
     let point = CrashPoint::after(Image::zeroed(CAPACITY), &device.trace(), prefix);
-    point.states(&[], 1).map(|state| [0, 1, 2, 3].map(|block| first_byte(&state.image, block))).collect()
+    let images = point.choices(&[], 1).into_iter().map(|choice| point.image(&choice));
+    images.map(|image| [0, 1, 2, 3].map(|block| first_byte(&image, block))).collect()
 }
 
 #[test]
@@ -46,7 +47,7 @@ fn each_write_is_lost_alone_and_kept_alone() {
         assert!(outcomes.contains(&kept) && outcomes.contains(&kept.map(|byte| 1 - byte)), "{alone}");
     }
     let point = CrashPoint::after(Image::zeroed(CAPACITY), &device.trace(), 4);
-    assert_eq!(point.states(&[], 1).count(), 2 + 2 * 4 + 20);
+    assert_eq!(point.choices(&[], 1).len(), 2 + 2 * 4 + 20);
 }
 
 #[test]
@@ -55,18 +56,32 @@ fn a_write_in_a_torn_region_is_torn_at_every_sector() {
     write(&device, 2, 9).unwrap();
     let point = CrashPoint::after(Image::zeroed(CAPACITY), &device.trace(), 1);
     assert_eq!(
-        point.states(std::slice::from_ref(&(0..4096)), 1).count(),
+        point.choices(std::slice::from_ref(&(0..4096)), 1).len(),
         2,
         "block 2 lies outside the region"
     );
     let kept_sectors: HashSet<Vec<bool>> = point
-        .states(std::slice::from_ref(&(0..CAPACITY)), 1)
-        .map(|state| state.image.block(2).chunks(SECTOR_SIZE).map(|sector| sector[0] == 9).collect())
+        .choices(std::slice::from_ref(&(0..CAPACITY)), 1)
+        .iter()
+        .map(|choice| point.image(choice).block(2).chunks(SECTOR_SIZE).map(|sector| sector[0] == 9).collect())
         .collect();
     for cut in 0..=8 {
         assert!(kept_sectors.contains(&(0..8).map(|i| i < cut).collect::<Vec<_>>()), "prefix {cut}");
         assert!(kept_sectors.contains(&(0..8).map(|i| i >= cut).collect::<Vec<_>>()), "suffix {cut}");
     }
+}
+
+#[test]
+fn equal_choices_between_the_same_flushes_are_equal_states() {
+    let device = SimulatedDevice::new(CAPACITY);
+    for block in 0..3 {
+        write(&device, block, 1).unwrap();
+    }
+    let [early, late] =
+        [2, 3].map(|prefix| CrashPoint::after(Image::zeroed(CAPACITY), &device.trace(), prefix));
+    let both_kept = &early.subsets(1)[0];
+    let found = late.subsets(1).into_iter().find(|choice| choice == both_kept).unwrap();
+    assert_eq!([0, 1, 2].map(|block| first_byte(&late.image(&found), block)), [1, 1, 0]);
 }
 
 #[test]
