@@ -93,8 +93,9 @@ struct State {
     fault: Fault,
     /// I/Os so far.
     count: u64,
-    /// Faults that were hit.
-    failed: u64,
+    /// Faults that were hit: what was tried each time.
+    failed: Vec<&'static str>,
+    is_traced: bool,
 }
 
 impl SimulatedDevice {
@@ -106,8 +107,22 @@ impl SimulatedDevice {
     /// A device after a restart: everything on it is durable, the trace is empty, nothing fails.
     pub fn from_image(image: Image) -> Self {
         let capacity = image.capacity();
-        let state = State { image, trace: Vec::new(), fault: Fault::None, count: 0, failed: 0 };
+        let state = State {
+            image,
+            trace: Vec::new(),
+            fault: Fault::None,
+            count: 0,
+            failed: Vec::new(),
+            is_traced: true,
+        };
         Self { state: Mutex::new(state), capacity }
+    }
+
+    /// A device of `capacity` zero bytes that keeps no trace: for loads that write much more than it holds.
+    pub fn untraced(capacity: u64) -> Self {
+        let device = Self::new(capacity);
+        device.state.lock().is_traced = false;
+        device
     }
 
     /// What reads see now; nothing is copied.
@@ -135,9 +150,9 @@ impl SimulatedDevice {
         self.state.lock().count
     }
 
-    /// I/Os that were made to fail.
-    pub fn failed_count(&self) -> u64 {
-        self.state.lock().failed
+    /// The I/Os that were made to fail: `read`, `write`, `flush` or `discard`.
+    pub fn failed(&self) -> Vec<&'static str> {
+        self.state.lock().failed.clone()
     }
 
     /// Turns over `count` bits in a range, chosen by seed, as a medium that rots does.
@@ -168,13 +183,19 @@ impl State {
         if !self.fault.hits(number, action == "read") {
             return Ok(());
         }
-        self.failed += 1;
+        self.failed.push(action);
         Err(DeviceError::Io { action, device: "simulated device".into(), offset, code: IO_ERROR })
+    }
+
+    fn note(&mut self, event: Event) {
+        if self.is_traced {
+            self.trace.push(event);
+        }
     }
 
     fn do_write(&mut self, offset: u64, bytes: Bytes) {
         self.image.write(offset, &bytes);
-        self.trace.push(Event::Write { offset, bytes });
+        self.note(Event::Write { offset, bytes });
     }
 }
 
@@ -223,7 +244,7 @@ impl Device for SimulatedDevice {
     fn flush(&self) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         state.begin("flush", 0)?;
-        state.trace.push(Event::Flush);
+        state.note(Event::Flush);
         Ok(())
     }
 
@@ -232,7 +253,7 @@ impl Device for SimulatedDevice {
         let mut state = self.state.lock();
         state.begin("discard", offset)?;
         state.image.discard(offset, length);
-        state.trace.push(Event::Discard { offset, length });
+        state.note(Event::Discard { offset, length });
         Ok(())
     }
 

@@ -1,13 +1,15 @@
 //! Simulation: the production engine above a simulated device, beside a model that says what must come out.
 //!
 //! [`workload`] makes seeded sequences of steps, [`runner`] takes an engine and a model through them and compares,
-//! [`crash`] cuts the power at every moment of a run, [`faults`] lets I/Os fail, [`shrink`] makes a failing sequence
-//! short. Everything runs on one thread and depends on nothing but its seed.
+//! [`crash`] cuts the power at every moment of a run, [`faults`] lets I/Os fail, [`full`] fills a volume, [`shrink`]
+//! makes a failing sequence short. Everything runs on one thread and depends on nothing but its seed.
 #![forbid(unsafe_code)]
 
 pub mod crash;
 pub mod faults;
+pub mod full;
 pub mod model;
+mod recovery;
 pub mod runner;
 pub mod shrink;
 pub mod workload;

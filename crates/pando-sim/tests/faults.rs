@@ -1,0 +1,59 @@
+//! The n-th I/O of a mixed load fails, for every n; and volumes are filled to the brim.
+
+use pando_device::simulated::Fault;
+use pando_sim::full::{self, Filling};
+use pando_sim::workload::{Mix, generate};
+use pando_sim::{faults, seeds};
+
+/// I/Os of a load that are made to fail, at most.
+const IOS_MAX: u64 = 2000;
+
+fn check(fault: fn(u64) -> Fault) {
+    for seed in seeds(1) {
+        let steps = generate(seed, &Mix { gets: 100, scans: 20, ..Mix::CRASHES });
+        let ios = faults::run(&steps, Fault::None).unwrap().ios;
+        assert!(ios >= 100, "seed {seed} does {ios} I/Os only");
+        for number in 0..ios.min(IOS_MAX) {
+            let outcome = faults::run(&steps, fault(number))
+                .unwrap_or_else(|what| panic!("PANDO_SEED={seed}, {:?}: {what}", fault(number)));
+            assert!(outcome.failed > 0, "I/O {number} did not come, in a run with the same seed");
+        }
+        println!("seed {seed}: each of {} I/Os failed once", ios.min(IOS_MAX));
+    }
+}
+
+#[test]
+#[ignore = "needs an engine that keeps what is written"]
+fn one_failed_io_loses_nothing_acknowledged() {
+    check(Fault::At);
+}
+
+#[test]
+#[ignore = "needs an engine that keeps what is written"]
+fn a_device_that_takes_no_more_writes_loses_nothing_acknowledged() {
+    check(Fault::WritesFrom);
+}
+
+#[test]
+#[ignore = "needs an engine that keeps what is written"]
+fn a_device_that_goes_away_loses_nothing_acknowledged() {
+    check(Fault::From);
+}
+
+#[test]
+#[ignore = "needs an engine that keeps what is written"]
+fn a_volume_full_of_small_values_can_be_emptied() {
+    full::run(Filling::SmallValues).unwrap();
+}
+
+#[test]
+#[ignore = "needs an engine that keeps what is written"]
+fn a_volume_full_of_one_large_run_can_be_emptied() {
+    full::run(Filling::LargeRun).unwrap();
+}
+
+#[test]
+#[ignore = "needs an engine that keeps what is written"]
+fn a_volume_full_of_overwrites_can_be_emptied() {
+    full::run(Filling::Overwrites).unwrap();
+}
