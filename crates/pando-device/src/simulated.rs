@@ -150,6 +150,11 @@ impl SimulatedDevice {
         self.state.lock().count
     }
 
+    /// How many I/Os were made to fail.
+    pub fn failed_count(&self) -> u64 {
+        self.state.lock().failed.len() as u64
+    }
+
     /// The I/Os that were made to fail: `read`, `write`, `flush` or `discard`.
     pub fn failed(&self) -> Vec<&'static str> {
         self.state.lock().failed.clone()
