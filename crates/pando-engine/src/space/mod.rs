@@ -11,7 +11,11 @@
 //! space is kept, so zones can take the place of free extents.
 
 pub(crate) mod allocator;
-mod free_map;
+pub(crate) mod block_table;
+pub(crate) mod free_map;
+mod table_store;
 
 #[cfg(test)]
 mod allocator_tests;
+#[cfg(test)]
+mod block_table_tests;

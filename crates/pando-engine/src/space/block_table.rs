@@ -1,0 +1,279 @@
+//! The block table in memory: node id to place, in versions.
+//!
+//! Pages of 64 entries are shared between the live table, the version of a checkpoint that is being written, and the copy
+//! that remembers what is on the device ([`super::table_store`]). Changing a shared page copies it, so a snapshot
+//! copies pointers only, and a page has changed since it was written if it is no longer the same one in memory.
+//!
+//! The table frees the extents that it stops naming, so that every extent has one owner (SP-2). Three ways lead there:
+//! a node is written while no checkpoint needs the old image ([`BlockTable::record_write`]), a node is written for the
+//! version of a cut ([`BlockTable::record_checkpoint_write`]), a node is removed ([`BlockTable::remove`]).
+//!
+//! * BT-7 a node that is in a version being written keeps its id to itself until that checkpoint is durable.
+//!
+//! Lock order: `live`, then the allocator's mutex. No I/O is done under either.
+
+use std::sync::Arc;
+
+use pando_device::Device;
+use pando_format::block_table::{ENTRIES_PER_PAGE, TablePage};
+use pando_format::{BlockEntry, NodeId, TableRoot, Tree, VolumeId};
+use parking_lot::{Mutex, RwLock};
+
+use super::allocator::{Allocator, Interval};
+use super::free_map::Run;
+use super::table_store::{self, Stored};
+use crate::Result;
+
+/// The table of an open volume.
+pub(crate) struct BlockTable {
+    volume: VolumeId,
+    allocator: Arc<Allocator>,
+    live: RwLock<Live>,
+    /// What is on the device. Only a checkpoint uses it.
+    stored: Mutex<Stored>,
+}
+
+struct Live {
+    pages: Pages,
+    /// The least id never used.
+    next: u64,
+    /// Ids that can be used again.
+    free: Vec<NodeId>,
+    /// Ids that were freed since the last cut.
+    freed: Vec<NodeId>,
+}
+
+/// The table as it was at a cut, on its way to the device.
+pub(crate) struct Version {
+    pages: Pages,
+    next: u64,
+    freed: Vec<NodeId>,
+    interval: Interval,
+}
+
+/// All table pages, by number.
+#[derive(Clone, Default)]
+pub(super) struct Pages(pub Vec<Arc<TablePage>>);
+
+impl BlockTable {
+    /// The table of a new volume.
+    pub fn new(volume: VolumeId, allocator: Arc<Allocator>) -> Self {
+        Self::from_stored(volume, allocator, Stored::default(), 1)
+    }
+
+    /// Reads the table of a volume and reserves, in an allocator that is all free, what its nodes and pages occupy.
+    /// `next` is the least id never used, as the superblock says.
+    ///
+    /// # Errors
+    /// [`crate::Error::Damaged`] if a page is not what its pointer says, or two structures share a block.
+    pub fn load(
+        volume: VolumeId,
+        allocator: Arc<Allocator>,
+        device: &dyn Device,
+        root: TableRoot,
+        next: NodeId,
+    ) -> Result<Self> {
+        let stored = table_store::load(volume, &allocator, device, root, next)?;
+        Ok(Self::from_stored(volume, allocator, stored, next.0))
+    }
+
+    fn from_stored(volume: VolumeId, allocator: Arc<Allocator>, stored: Stored, next: u64) -> Self {
+        let pages = stored.pages.clone();
+        // The last is taken first: low ids are used again first.
+        let free = (1..next).rev().map(NodeId).filter(|id| pages.get(*id).is_none()).collect();
+        let live = RwLock::new(Live { pages, next, free, freed: Vec::new() });
+        Self { volume, allocator, live, stored: Mutex::new(stored) }
+    }
+
+    /// Where a node lies; `None` for an id that is not in use. A node that was never written has no extents.
+    pub fn lookup(&self, id: NodeId) -> Option<BlockEntry> {
+        self.live.read().pages.get(id).cloned()
+    }
+
+    /// An id for a new node, with one reference and no place.
+    pub fn insert_new(&self, tree: Tree, height: u8) -> NodeId {
+        let mut live = self.live.write();
+        let id = live.free.pop().unwrap_or_else(|| {
+            live.next += 1;
+            NodeId(live.next - 1)
+        });
+        let entry = BlockEntry {
+            generation: 0,
+            extents: Vec::new(),
+            second_copy: Vec::new(),
+            length: 0,
+            header_length: 0,
+            header_checksum: 0,
+            references: 1,
+            pending_reclamation: false,
+            height,
+            tree,
+        };
+        let slot = live.pages.slot(self.volume, id);
+        assert!(slot.is_none(), "BT-7: a new node's id is free");
+        *slot = Some(entry);
+        id
+    }
+
+    /// Sets how many edges, gotos and roots name a node, and whether it waits for reclamation (BT-4).
+    ///
+    /// # Panics
+    /// If the node is not there.
+    pub fn set_references(&self, id: NodeId, references: u32, pending_reclamation: bool) {
+        let mut live = self.live.write();
+        let entry =
+            live.pages.slot(self.volume, id).as_mut().expect("BT-4: only nodes that exist are counted");
+        (entry.references, entry.pending_reclamation) = (references, pending_reclamation);
+    }
+
+    /// Records where the present image of a node was written. Its old place is freed in the current interval.
+    /// References are not taken from `place`.
+    ///
+    /// # Panics
+    /// If the node is not there, or its generation does not rise.
+    pub fn record_write(&self, id: NodeId, place: &BlockEntry) {
+        let mut live = self.live.write();
+        let entry =
+            live.pages.slot(self.volume, id).as_mut().expect("a node that is written is in the table");
+        let old = move_to(entry, place);
+        self.free_later(&old);
+    }
+
+    /// Records where the image that a node had at a cut was written. The live table takes the place over, too, unless the
+    /// node was written again or removed since; then the place is freed in the current interval, since only this version names it.
+    ///
+    /// # Panics
+    /// If the node is not in the version, or its generation does not rise.
+    pub fn record_checkpoint_write(&self, version: &mut Version, id: NodeId, place: &BlockEntry) {
+        let mut live = self.live.write();
+        let number = page_number(id);
+        let same_page =
+            live.pages.0.get(number).zip(version.pages.0.get(number)).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        let entry =
+            version.pages.slot(self.volume, id).as_mut().expect("a node that is written is in the version");
+        let generation = entry.generation;
+        let old = move_to(entry, place);
+        if same_page {
+            // Stays one page, so that the next checkpoint need not write it again.
+            live.pages.0[number] = version.pages.0[number].clone();
+        } else {
+            match live.pages.slot(self.volume, id) {
+                Some(entry) if entry.generation == generation => drop(move_to(entry, place)),
+                // Whoever replaced the old place in the live table has freed it.
+                _ => return self.free_later(place),
+            }
+        }
+        for extent in old.extents.iter().chain(&old.second_copy) {
+            self.allocator.free_with(version.interval, *extent);
+        }
+    }
+
+    /// Removes a node and frees its place in the current interval. The id is not used again before the checkpoint of
+    /// the next cut is durable.
+    ///
+    /// # Panics
+    /// If the node is not there.
+    pub fn remove(&self, id: NodeId) {
+        let mut live = self.live.write();
+        let entry = live.pages.slot(self.volume, id).take().expect("BT-4: a node is removed once");
+        live.freed.push(id);
+        self.free_later(&entry);
+    }
+
+    fn free_later(&self, entry: &BlockEntry) {
+        for extent in entry.extents.iter().chain(&entry.second_copy) {
+            self.allocator.free_later(*extent);
+        }
+    }
+
+    /// The table of a cut. Ends the allocator's interval in the same instant, so that what is freed later belongs to
+    /// the next checkpoint.
+    pub fn snapshot(&self) -> Version {
+        let mut live = self.live.write();
+        let interval = self.allocator.cut();
+        let freed = std::mem::take(&mut live.freed);
+        Version { pages: live.pages.clone(), next: live.next, freed, interval }
+    }
+
+    /// Writes what differs from the version that was written last, by copy on write; nothing is flushed. On an error
+    /// the table on the device is still the old one.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`] if the pages find no place; [`crate::Error::Device`].
+    ///
+    /// # Panics
+    /// If the version has a node that was never written.
+    pub fn write(&self, version: &Version, device: &dyn Device, checkpoint: u64) -> Result<TableRoot> {
+        let old = self.stored.lock().clone();
+        let (new, root) = old.write(self.volume, version, &self.allocator, device, checkpoint)?;
+        *self.stored.lock() = new;
+        Ok(root)
+    }
+
+    /// Makes free what the version's checkpoint, which is durable now, no longer needs: extents, after `discard` has
+    /// seen them, and ids. Returns the number of bytes.
+    pub fn release(&self, version: Version, discard: impl FnMut(Run)) -> u64 {
+        let bytes = self.allocator.release(version.interval, discard);
+        self.live.write().free.extend(version.freed);
+        bytes
+    }
+}
+
+impl Version {
+    /// The least id never used: what the superblock keeps.
+    pub fn next(&self) -> NodeId {
+        NodeId(self.next)
+    }
+
+    /// The interval that the cut ended.
+    pub fn interval(&self) -> Interval {
+        self.interval
+    }
+
+    /// Where a node lies.
+    pub fn lookup(&self, id: NodeId) -> Option<&BlockEntry> {
+        self.pages.get(id)
+    }
+
+    /// All nodes, by id.
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, &BlockEntry)> {
+        self.pages.0.iter().flat_map(|page| {
+            let entries = page.entries.iter().enumerate();
+            entries.filter_map(|(i, entry)| entry.as_ref().map(|entry| (page.node(i), entry)))
+        })
+    }
+
+    pub(super) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+}
+
+impl Pages {
+    fn get(&self, id: NodeId) -> Option<&BlockEntry> {
+        self.0.get(page_number(id))?.entries[slot_number(id)].as_ref()
+    }
+
+    /// The place for an id's entry, in a page that is not shared with another version.
+    fn slot(&mut self, volume: VolumeId, id: NodeId) -> &mut Option<BlockEntry> {
+        let number = page_number(id);
+        while self.0.len() <= number {
+            self.0.push(Arc::new(TablePage::new(volume, self.0.len() as u64)));
+        }
+        &mut Arc::make_mut(&mut self.0[number]).entries[slot_number(id)]
+    }
+}
+
+fn page_number(id: NodeId) -> usize {
+    (id.0 / ENTRIES_PER_PAGE as u64) as usize
+}
+
+fn slot_number(id: NodeId) -> usize {
+    (id.0 % ENTRIES_PER_PAGE as u64) as usize
+}
+
+/// Gives an entry a new place, but not its references; returns it as it was.
+fn move_to(entry: &mut BlockEntry, place: &BlockEntry) -> BlockEntry {
+    assert!(place.generation > entry.generation, "a node's generation rises with each writing");
+    let (references, pending_reclamation) = (entry.references, entry.pending_reclamation);
+    std::mem::replace(entry, BlockEntry { references, pending_reclamation, ..place.clone() })
+}
