@@ -21,7 +21,7 @@ use pando_format::superblock::superblock_offsets;
 
 use self::recording::Recording;
 use crate::model::History;
-use crate::recovery::{Bounds, recover};
+use crate::recovery::{Bounds, recover, without_panic};
 use crate::runner::Runner;
 use crate::workload::{Mix, Step, generate, operation};
 
@@ -70,7 +70,20 @@ impl Report {
 /// # Errors
 /// The first broken promise: where the power was cut, what was kept, and what was found.
 pub fn run(seed: u64, plan: &Plan, only_point: Option<usize>) -> Result<Report, String> {
-    let recording = Recording::make(&generate(seed, &plan.mix))?;
+    run_steps(seed, &generate(seed, &plan.mix), plan, only_point)
+}
+
+/// Runs these steps instead of those the seed would make, to find the few that a failure needs.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_steps(
+    seed: u64,
+    steps: &[Step],
+    plan: &Plan,
+    only_point: Option<usize>,
+) -> Result<Report, String> {
+    let recording = without_panic(|| Recording::make(steps))?;
     let regions = torn_regions(&recording.base)?;
     let mut test = Test { plan, recording: &recording, random: Random::new(seed), report: Report::default() };
     let mut point = CrashPoint::start(recording.base.clone());

@@ -1,8 +1,9 @@
 //! Simulation: the production engine above a simulated device, beside a model that says what must come out.
 //!
 //! [`workload`] makes seeded sequences of steps, [`runner`] takes an engine and a model through them and compares,
-//! [`crash`] cuts the power at every moment of a run, [`faults`] lets I/Os fail, [`full`] fills a volume, [`shrink`]
-//! makes a failing sequence short. Everything runs on one thread and depends on nothing but its seed.
+//! [`crash`] cuts the power at every moment of a run, [`faults`] lets I/Os fail, [`full`] fills a volume, [`rot`]
+//! turns over bits, [`shrink`] makes a failing sequence short. Everything runs on one thread and depends on nothing but
+//! its seed, so the seed that a failure names is enough to see it again (`PANDO_SEED`).
 #![forbid(unsafe_code)]
 
 pub mod crash;
@@ -10,6 +11,7 @@ pub mod faults;
 pub mod full;
 pub mod model;
 mod recovery;
+pub mod rot;
 pub mod runner;
 pub mod shrink;
 pub mod workload;

@@ -1,10 +1,11 @@
 //! Power cuts at every I/O of seeded workloads.
 //!
-//! `PANDO_SEED` and `PANDO_POINT` look at one moment of one run again; `PANDO_SEEDS` runs more.
+//! `PANDO_SEED` and `PANDO_POINT` look at one moment of one run again; `PANDO_SEEDS` runs more; `PANDO_SHRINK` takes
+//! away the steps that a failure does not need, which takes its time.
 
-use pando_sim::crash::{Plan, Report, run};
-use pando_sim::seeds;
-use pando_sim::workload::Mix;
+use pando_sim::crash::{Plan, Report, run, run_steps};
+use pando_sim::workload::{Mix, generate};
+use pando_sim::{seeds, shrink};
 
 /// Everything that must have been dealt with, and how often at least.
 const HITS_MIN: u64 = 100;
@@ -17,11 +18,23 @@ fn check(usual_seeds: u64, plan: &Plan) -> Report {
     for seed in seeds(usual_seeds) {
         match run(seed, plan, point) {
             Ok(more) => report.add(more),
-            Err(what) => panic!("PANDO_SEED={seed}: {what}"),
+            Err(what) => {
+                if std::env::var_os("PANDO_SHRINK").is_some() {
+                    print_shrunk(seed, plan);
+                }
+                panic!("PANDO_SEED={seed}: {what}")
+            }
         }
     }
     println!("{report:#?}");
     report
+}
+
+fn print_shrunk(seed: u64, plan: &Plan) {
+    let fails = |steps: &[_]| run_steps(seed, steps, plan, None).is_err();
+    let short = shrink::shrink(&generate(seed, &plan.mix), fails);
+    println!("{} steps are enough: {short:#?}", short.len());
+    println!("{}", run_steps(seed, &short, plan, None).unwrap_err());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use pando_device::simulated::Fault;
 use pando_sim::full::{self, Filling};
 use pando_sim::workload::{Mix, generate};
-use pando_sim::{faults, seeds};
+use pando_sim::{faults, rot, seeds};
 
 /// I/Os of a load that are made to fail, at most.
 const IOS_MAX: u64 = 2000;
@@ -56,4 +56,16 @@ fn a_volume_full_of_one_large_run_can_be_emptied() {
 #[ignore = "needs an engine that keeps what is written"]
 fn a_volume_full_of_overwrites_can_be_emptied() {
     full::run(Filling::Overwrites).unwrap();
+}
+
+#[test]
+#[ignore = "needs an engine that keeps what is written"]
+fn a_rotten_bit_is_an_error_and_not_an_answer() {
+    for seed in seeds(2) {
+        let steps = generate(seed, &Mix { steps: 1000, ..Mix::QUERIES });
+        let answers = rot::run(seed, &steps, 200).unwrap_or_else(|what| panic!("PANDO_SEED={seed}: {what}"));
+        println!("seed {seed}: {answers:?}");
+        assert!(answers.damaged > 0, "no bit that mattered was hit");
+        assert!(answers.right > answers.damaged, "one bit costs more than half of the keys");
+    }
 }

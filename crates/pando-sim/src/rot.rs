@@ -1,0 +1,100 @@
+//! Turns over bits of a volume at rest and reads it. The promises checked:
+//!
+//! * RO-1 every answer is the right one or an error that names the damage; none panics.
+//! * RO-2 damage in one place leaves keys elsewhere readable (how many is reported, and judged by the test).
+
+use std::sync::Arc;
+
+use pando_device::simulated::{Event, Random};
+use pando_device::{BLOCK_SIZE, SimulatedDevice};
+use pando_engine::{Engine, Error, KeyRange, Tree};
+use pando_format::superblock::superblock_offsets;
+
+use crate::recovery::without_panic;
+use crate::runner::{CAPACITY, Runner, format_options, options};
+use crate::workload::Step;
+
+/// How a damaged volume answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// Keys whose value came out as it was.
+    pub right: u64,
+    /// Keys that gave an error.
+    pub damaged: u64,
+    /// 1 if the volume could not even be opened.
+    pub not_opened: u64,
+}
+
+/// Runs the steps, closes the volume, turns over one bit in one block that was written and asks for every key; `tries`
+/// times, each from the undamaged volume. Superblocks are left alone: behind a lost newest one lies an older state.
+///
+/// # Errors
+/// A wrong answer.
+pub fn run(seed: u64, steps: &[Step], tries: u64) -> Result<Answers, String> {
+    let device = Arc::new(SimulatedDevice::new(CAPACITY));
+    let mut runner = Runner::format(device.clone(), &format_options()).map_err(|error| error.to_string())?;
+    runner.run(steps)?;
+    runner.engine().close().map_err(|error| error.to_string())?;
+    let blocks = written_blocks(&device.trace());
+    let mut random = Random::new(seed);
+    let mut answers = Answers::default();
+    for _ in 0..tries {
+        let damaged = SimulatedDevice::from_image(device.image());
+        let block = blocks[random.below(blocks.len() as u64) as usize];
+        damaged.flip_bits(block..block + BLOCK_SIZE as u64, 1, random.bits());
+        without_panic(|| ask(Arc::new(damaged), &runner, &mut answers))
+            .map_err(|what| format!("a bit turned over in the block at {block}: {what}"))?;
+    }
+    Ok(answers)
+}
+
+fn ask(device: Arc<SimulatedDevice>, runner: &Runner, answers: &mut Answers) -> Result<(), String> {
+    let engine = match Engine::open(device, options()) {
+        Ok(engine) => engine,
+        Err(error) => {
+            answers.not_opened += 1;
+            return check_error(&error);
+        }
+    };
+    for tree in Tree::ALL {
+        for (key, value) in runner.history().now().range(tree, &KeyRange::all()) {
+            match engine.waiting(|| engine.get(tree, key)) {
+                Ok(found) if found.as_ref() == Some(value) => answers.right += 1,
+                Ok(found) => return Err(format!("get {tree:?} {key:?} gave {found:?}, not {value:?}")),
+                Err(error) => {
+                    answers.damaged += 1;
+                    check_error(&error)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_error(error: &Error) -> Result<(), String> {
+    match error {
+        Error::Damaged { .. } => Ok(()),
+        other => Err(format!("{other:?} where bytes are damaged")),
+    }
+}
+
+/// Where something was written and not discarded since, superblocks excepted.
+fn written_blocks(trace: &[Event]) -> Vec<u64> {
+    let mut blocks = std::collections::BTreeSet::new();
+    for event in trace {
+        let range = |offset: u64, length: u64| (offset..offset + length).step_by(BLOCK_SIZE);
+        match event {
+            Event::Write { offset, bytes } => blocks.extend(range(*offset, bytes.len() as u64)),
+            Event::Discard { offset, length } => {
+                for block in range(*offset, *length) {
+                    blocks.remove(&block);
+                }
+            }
+            Event::Flush => {}
+        }
+    }
+    for superblock in superblock_offsets(CAPACITY) {
+        blocks.remove(&superblock);
+    }
+    blocks.into_iter().collect()
+}
