@@ -62,7 +62,7 @@ impl Ring {
         let mut completed = 0;
         while completed < transfers.len() {
             while submitted < transfers.len() && submitted - completed < DEPTH {
-                let entry = entry(file, &transfers[submitted]).user_data(submitted as u64);
+                let entry = entry(file, &mut transfers[submitted]).user_data(submitted as u64);
                 // SAFETY: the memory of the entry is borrowed by `transfers`, which is neither changed nor
                 // given back before every completion has been seen (UR-1).
                 let pushed = unsafe { self.ring.submission().push(&entry) };
@@ -99,12 +99,12 @@ impl Ring {
     }
 }
 
-fn entry(file: BorrowedFd<'_>, transfer: &Transfer<'_>) -> squeue::Entry {
+fn entry(file: BorrowedFd<'_>, transfer: &mut Transfer<'_>) -> squeue::Entry {
     let file = types::Fd(file.as_raw_fd());
-    match &transfer.memory {
+    match &mut transfer.memory {
         Memory::Read(rest) => {
             let length = rest.len().min(READ_MAX) as u32;
-            opcode::Read::new(file, rest.as_ptr().cast_mut(), length).offset(transfer.offset).build()
+            opcode::Read::new(file, rest.as_mut_ptr(), length).offset(transfer.offset).build()
         }
         Memory::Write(..) => {
             // IoSlice is guaranteed to have the layout of iovec.
