@@ -21,3 +21,5 @@ pub(crate) mod replay;
 
 #[cfg(test)]
 mod redo_log_tests;
+#[cfg(test)]
+mod replay_tests;

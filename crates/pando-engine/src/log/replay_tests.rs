@@ -1,0 +1,376 @@
+//! What replay finds after crashes of all kinds.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_device::simulated::{CrashPoint, Image, Random, SimulatedDevice};
+use pando_device::{Buffer, Device, WriteRequest};
+use pando_format::log_record::{Binding, BoundPiece, bound_checksum};
+use pando_format::{Compression, Extent, LogPosition, Region, Structure};
+
+use super::batch::{Binder, InlineAll, LOG_START, Record};
+use super::redo_log::RedoLog;
+use super::replay::{LogSource, Replay};
+use crate::{Error, Lsn, Operation, Result, Tree};
+
+const VOLUME: [u8; 16] = [9; 16];
+const REGION: Region = Region { device: 0, offset: 8192, length: 16 * 4096 };
+/// Where the tests' nodes lie.
+const NODES: u64 = 1 << 20;
+const CAPACITY: u64 = 2 << 20;
+
+/// What a checkpoint wrote into the superblock.
+#[derive(Debug, Clone, Copy)]
+struct Checkpoint {
+    position: LogPosition,
+    cut: Lsn,
+}
+
+const FORMATTED: Checkpoint = Checkpoint { position: LOG_START, cut: Lsn(0) };
+
+/// The operations of a record: two puts whose contents tell epoch and LSN, 10 to 9000 bytes long.
+fn operations(epoch: u64, lsn: u64) -> Vec<Operation> {
+    let length = 10 + (lsn * 2741 % 8990) as usize;
+    let value = [epoch as u8, lsn as u8].repeat(length / 2).into();
+    let key = Bytes::from(format!("key {lsn}"));
+    vec![
+        Operation::Put { tree: Tree::Metadata, key: key.clone(), value: Bytes::from_static(b"small") },
+        Operation::Put { tree: Tree::Data, key, value },
+    ]
+}
+
+fn record(epoch: u64, lsn: u64) -> Record {
+    Record::new(operations(epoch, lsn).into())
+}
+
+fn source(device: Arc<dyn Device>, epochs: u64, checkpoint: Checkpoint) -> LogSource {
+    let Checkpoint { position: start, cut } = checkpoint;
+    LogSource { device, region: REGION, volume: VOLUME, epochs: 1..=epochs, start, cut }
+}
+
+/// Replays and checks that the records are those of `epoch_of`, without gaps. Gives where the log ended, and at which record.
+fn replayed(
+    image: &Image,
+    epochs: u64,
+    from: Checkpoint,
+    epoch_of: impl Fn(u64) -> u64,
+) -> Result<(LogPosition, u64)> {
+    let replay = Replay::find(source(Arc::new(SimulatedDevice::from_image(image.clone())), epochs, from))?;
+    let mut last = from.cut.0;
+    replay.for_each(|lsn, found| {
+        assert_eq!(lsn.0, last + 1, "LOG-2");
+        last = lsn.0;
+        assert_eq!(found, operations(epoch_of(lsn.0), lsn.0), "record {}", lsn.0);
+        Ok(())
+    })?;
+    assert_eq!(replay.last(), Lsn(last));
+    Ok((replay.end(), last))
+}
+
+/// A log that is written on a simulated device, and what was promised when.
+struct Load {
+    device: Arc<SimulatedDevice>,
+    log: RedoLog,
+    epoch: u64,
+    start: Image,
+    /// (length of the trace, last durable record, checkpoint).
+    promises: Vec<(usize, Lsn, Checkpoint)>,
+}
+
+impl Load {
+    fn new(image: Image, epoch: u64, checkpoint: Checkpoint, tail: LogPosition, last: Lsn) -> Self {
+        let device = Arc::new(SimulatedDevice::from_image(image.clone()));
+        let log = RedoLog::open(device.clone(), REGION, VOLUME, epoch, checkpoint.position, tail, last);
+        let log = log.expect("nothing fails here");
+        Self { device, log, epoch, start: image, promises: vec![(0, last, checkpoint)] }
+    }
+
+    fn formatted() -> Self {
+        Self::new(SimulatedDevice::new(CAPACITY).image(), 1, FORMATTED, LOG_START, Lsn(0))
+    }
+
+    fn append(&self) -> u64 {
+        let lsn = self.log.appended_lsn().0 + 1;
+        let record = record(self.epoch, lsn);
+        assert!(self.log.room_for(record.bytes()), "{} bytes used", self.log.used_bytes());
+        self.log.append(Lsn(lsn), record).expect("nothing fails here");
+        lsn
+    }
+
+    fn write_out(&self, binder: &dyn Binder) {
+        self.log.write_out(binder).expect("nothing fails here");
+    }
+
+    fn sync(&mut self, binder: &dyn Binder) {
+        let durable = self.log.sync_to(self.log.appended_lsn(), binder).expect("nothing fails here");
+        let checkpoint = self.promises.last().expect("there is one from the start").2;
+        self.promises.push((self.device.trace_length(), durable, checkpoint));
+    }
+
+    /// A checkpoint whose trees become durable with the flush.
+    fn checkpoint(&mut self) {
+        let checkpoint = Checkpoint { position: self.log.cut(), cut: self.log.appended_lsn() };
+        self.device.flush().expect("nothing fails here");
+        let durable = self.log.durable_lsn().max(checkpoint.cut);
+        self.promises.push((self.device.trace_length(), durable, checkpoint));
+        self.log.reclaim(checkpoint.position);
+    }
+
+    /// Every state of every crash, with what was promised then.
+    fn crashes(&self, mut see: impl FnMut(String, Image, Lsn, Checkpoint)) {
+        let trace = self.device.trace();
+        let torn = [REGION.offset..REGION.end()];
+        for prefix in 0..=trace.len() {
+            let (_, durable, checkpoint) = *self
+                .promises
+                .iter()
+                .rev()
+                .find(|(length, ..)| *length <= prefix)
+                .expect("the first is at 0");
+            let point = CrashPoint::after(self.start.clone(), &trace, prefix);
+            for choice in point.choices(&torn, prefix as u64) {
+                see(format!("after {prefix} events, {choice:?}"), point.image(&choice), durable, checkpoint);
+            }
+        }
+    }
+}
+
+/// Appends, writes out, syncs and checkpoints by seed, over several rounds of the region.
+fn random_load(seed: u64) -> Load {
+    let mut load = Load::formatted();
+    let mut random = Random::new(seed);
+    for _ in 0..60 {
+        if load.log.used_bytes() > load.log.capacity() / 2 {
+            load.checkpoint();
+            // What is queued at a cut is still to be written, and only the next cut lets go of it.
+            load.sync(&InlineAll);
+            load.checkpoint();
+        }
+        load.append();
+        match random.below(6) {
+            0 => load.write_out(&InlineAll),
+            1 => load.sync(&InlineAll),
+            2 => load.checkpoint(),
+            _ => {}
+        }
+    }
+    load.write_out(&InlineAll);
+    load
+}
+
+/// Every crash, torn at every sector: a prefix, no shorter than what was promised, never called damage.
+#[test]
+fn a_crash_leaves_a_prefix_no_shorter_than_what_was_promised() {
+    let (mut states, mut wraps) = (0, 0);
+    for seed in 0..4 {
+        let load = random_load(seed);
+        load.crashes(|what, image, durable, checkpoint| {
+            let (end, last) = replayed(&image, 1, checkpoint, |_| 1)
+                .unwrap_or_else(|error| panic!("seed {seed}, {what}: {error}"));
+            assert!(last >= durable.0, "seed {seed}, {what}: {last} of {}", durable.0);
+            assert!(last <= load.log.appended_lsn().0);
+            states += 1;
+            wraps += usize::from(end.offset < checkpoint.position.offset);
+        });
+    }
+    assert!(states > 1000 && wraps > 100, "{states} states, {wraps} of them wrap around");
+}
+
+/// After a crash that left a hole, the next mount writes records of the same numbers and lengths into it. Whatever the
+/// next crash leaves, nothing that the first mount wrote behind the hole comes back.
+#[test]
+fn stale_batches_behind_a_hole_never_revive() {
+    let mut first = Load::formatted();
+    first.append();
+    first.sync(&InlineAll);
+    for _ in 0..4 {
+        first.append();
+        first.write_out(&InlineAll);
+    }
+    let mut holes = 0;
+    first.crashes(|what, image, durable, checkpoint| {
+        let (end, last) = replayed(&image, 1, checkpoint, |_| 1).expect("a torn tail is no damage");
+        assert!(last >= durable.0);
+        holes += usize::from(last < first.log.appended_lsn().0);
+        let mut second = Load::new(image, 2, checkpoint, end, Lsn(last));
+        second.append();
+        second.sync(&InlineAll);
+        second.append();
+        second.write_out(&InlineAll);
+        let epoch_of = |lsn| if lsn <= last { 1 } else { 2 };
+        second.crashes(|again, image, durable, checkpoint| {
+            let found = replayed(&image, 2, checkpoint, epoch_of);
+            let (_, found) = found.unwrap_or_else(|error| panic!("{what}; {again}: {error}"));
+            assert!((durable.0..=last + 2).contains(&found), "{what}; {again}: {found}");
+        });
+    });
+    assert!(holes > 50, "{holes}");
+}
+
+/// A batch that was durable is damaged: reported if a later batch knows that it was durable.
+#[test]
+fn rot_below_what_a_later_batch_calls_durable_is_damage() {
+    let mut load = Load::formatted();
+    for _ in 0..3 {
+        load.append();
+        load.sync(&InlineAll);
+    }
+    let image = load.device.image();
+    let (end, _) = replayed(&image, 1, FORMATTED, |_| 1).expect("nothing is damaged");
+    let writes: Vec<_> = load
+        .device
+        .trace()
+        .into_iter()
+        .filter_map(|event| match event {
+            pando_device::simulated::Event::Write { offset, bytes } => Some((offset, bytes)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(writes.len(), 3);
+    for (i, (offset, bytes)) in writes.iter().enumerate() {
+        let device = SimulatedDevice::from_image(image.clone());
+        // A bit of the header: one of the padding would be no damage.
+        let mut buffer = Buffer::zeroed(4096);
+        buffer.copy_from_slice(&bytes[..4096]);
+        buffer[100] ^= 1;
+        device
+            .write(&[WriteRequest { offset: *offset, pieces: vec![buffer.freeze()] }])
+            .expect("nothing fails here");
+        match replayed(&device.image(), 1, FORMATTED, |_| 1) {
+            Err(Error::Damaged { what }) => {
+                assert!(i < 2 && what.contains(&format!("record {} is missing", i + 1)), "batch {i}: {what}");
+            }
+            Err(error) => panic!("batch {i}: {error}"),
+            // Nothing was written after the sync of the last batch that could tell.
+            Ok((found, last)) => {
+                assert!(i == 2 && last == 2, "batch {i}: {last}");
+                assert_ne!(found, end);
+            }
+        }
+    }
+}
+
+/// Writes the bytes of every put in the data tree to a node of their own, compressed or not, and binds them.
+struct BindAll<'a> {
+    device: &'a dyn Device,
+}
+
+impl Binder for BindAll<'_> {
+    fn bind(&self, first: Lsn, records: &[Record]) -> Result<Vec<Binding>> {
+        let mut bindings = Vec::new();
+        for (lsn, record) in (first.0..).zip(records) {
+            for (i, operation) in (0..).zip(record.operations()) {
+                let Operation::Put { tree: Tree::Data, value, .. } = operation else { continue };
+                let mut pieces = Vec::new();
+                let half = value.len() / 2;
+                for (n, part) in [value.slice(..half), value.slice(half..)].into_iter().enumerate() {
+                    let mut buffer = Buffer::zeroed(part.len());
+                    buffer[..part.len()].copy_from_slice(&part);
+                    let offset = NODES + (lsn * 2 + n as u64) * 3 * 4096;
+                    let extent = Extent { device: 0, offset, length: buffer.len() as u32 };
+                    self.device.write(&[WriteRequest { offset, pieces: vec![buffer.freeze()] }])?;
+                    let length = part.len() as u32;
+                    pieces.push(BoundPiece {
+                        start: (n * half) as u32,
+                        length,
+                        extent,
+                        stored_length: length,
+                        checksum: bound_checksum(&[part]),
+                        compression: Compression::None,
+                        raw_length: length,
+                        raw_start: 0,
+                    });
+                }
+                // The order is free.
+                pieces.reverse();
+                bindings.push(Binding { lsn: Lsn(lsn), operation: i, pieces });
+            }
+        }
+        Ok(bindings)
+    }
+}
+
+fn bound_load() -> Load {
+    let mut load = Load::formatted();
+    let device = load.device.clone();
+    let binder = BindAll { device: &*device };
+    for n in 0..6 {
+        load.append();
+        if n % 2 == 0 { load.sync(&binder) } else { load.write_out(&binder) }
+    }
+    load
+}
+
+/// Late binding: the values are not in the log, and replay finds them all the same. A crash may lose a node that a batch names
+/// if nobody was promised it; then the log ends there.
+#[test]
+fn bound_values_are_replayed_or_the_log_ends_before_them() {
+    let load = bound_load();
+    let logged: usize = load
+        .device
+        .trace()
+        .iter()
+        .map(|event| match event {
+            pando_device::simulated::Event::Write { offset, bytes } if *offset < NODES => bytes.len(),
+            _ => 0,
+        })
+        .sum();
+    assert_eq!(logged, 6 * 4096, "a batch has no more than keys and bindings");
+    let (mut states, mut cut_off) = (0, 0);
+    load.crashes(|what, image, durable, checkpoint| {
+        let (_, last) =
+            replayed(&image, 1, checkpoint, |_| 1).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(last >= durable.0, "{what}: {last} of {}", durable.0);
+        states += 1;
+        cut_off += usize::from(last < 6);
+    });
+    assert!(states > 100 && cut_off > 100, "{cut_off} of {states}");
+}
+
+#[test]
+fn bound_values_that_were_durable_and_are_gone_are_damage() {
+    let load = bound_load();
+    let device = SimulatedDevice::from_image(load.device.image());
+    device.discard(NODES + 2 * 3 * 4096, 4096).expect("nothing fails here");
+    let result = replayed(&device.image(), 1, FORMATTED, |_| 1);
+    let Err(Error::Damaged { what }) = result else { panic!("{result:?}") };
+    assert!(what.contains("record 1"), "{what}");
+    assert!(what.contains(Structure::BoundBytes.name()), "{what}");
+}
+
+/// A binding that takes more bytes than the value is not used: there is room for the value only.
+#[test]
+fn a_value_shorter_than_its_binding_stays_in_the_log() {
+    struct BindShort;
+    impl Binder for BindShort {
+        fn bind(&self, first: Lsn, _: &[Record]) -> Result<Vec<Binding>> {
+            let piece = |start| BoundPiece {
+                start,
+                length: 1,
+                extent: Extent { device: 0, offset: NODES, length: 4096 },
+                stored_length: 1,
+                checksum: 0,
+                compression: Compression::None,
+                raw_length: 1,
+                raw_start: 0,
+            };
+            Ok(vec![Binding { lsn: first, operation: 0, pieces: (0..5).map(piece).collect() }])
+        }
+    }
+    let mut load = Load::formatted();
+    load.append();
+    load.sync(&BindShort);
+    assert_eq!(replayed(&load.device.image(), 1, FORMATTED, |_| 1).map(|(_, last)| last), Ok(1));
+}
+
+#[test]
+fn another_volumes_log_is_not_replayed() {
+    let mut load = Load::formatted();
+    load.append();
+    load.sync(&InlineAll);
+    let device = Arc::new(SimulatedDevice::from_image(load.device.image()));
+    let other = LogSource { volume: [1; 16], ..source(device.clone(), 1, FORMATTED) };
+    assert_eq!(Replay::find(other).expect("it is empty").last(), Lsn(0));
+    let later = LogSource { epochs: 2..=3, ..source(device, 1, FORMATTED) };
+    assert_eq!(Replay::find(later).expect("it is empty").end(), LOG_START);
+}
