@@ -1,0 +1,156 @@
+//! Keys of both indexes.
+//!
+//! A directory's *path* is `\0c1 .. \0cn`, empty for the root. From it come the keys of everything in it; see the
+//! functions. Names hold no NUL, so none of this needs escapes.
+
+use bytes::Bytes;
+use pando_engine::{Bound, KeyRange};
+
+/// Longest name, in bytes (`NAME_MAX`).
+pub const NAME_LENGTH_MAX: usize = 255;
+
+/// Longest metadata key: the longest key of the engine, less what a data key adds to it (NUL, 0xff and a name).
+pub const METADATA_KEY_LENGTH_MAX: usize = 256 * 1024 - 2 - NAME_LENGTH_MAX;
+
+/// Metadata key of the root directory's record.
+pub const ROOT: &[u8] = b"";
+
+/// Metadata key of the counter of inode numbers: a little-endian u64 above every number in use.
+pub const INODE_COUNTER: &[u8] = b"\x04";
+
+/// First byte of the metadata keys of orphans.
+pub const ORPHAN_TAG: u8 = 3;
+
+/// Path of a directory in the directory with the given path.
+pub fn child_path(parent_path: &[u8], name: &[u8]) -> Bytes {
+    [parent_path, b"\0", name].concat().into()
+}
+
+/// Metadata key of a name in the directory with the given path.
+pub fn child_key(parent_path: &[u8], name: &[u8]) -> Bytes {
+    [parent_path, b"\0\0", name].concat().into()
+}
+
+/// What the metadata keys of all children of a directory begin with; nothing else begins so.
+pub fn children_prefix(path: &[u8]) -> Bytes {
+    [path, b"\0\0"].concat().into()
+}
+
+/// What all keys below a directory, at any depth and in both indexes, begin with.
+pub fn subtree_prefix(path: &[u8]) -> Bytes {
+    [path, b"\0"].concat().into()
+}
+
+/// Metadata key of an orphan's record.
+pub fn orphan_key(number: u64) -> Bytes {
+    let mut key = vec![ORPHAN_TAG];
+    key.extend_from_slice(&number.to_be_bytes());
+    key.into()
+}
+
+/// What the data keys of an inode begin with: its blocks and its large extended attributes.
+///
+/// For the root directory this is a prefix of everything else too, so it is never used as a range.
+pub fn data_prefix(metadata_key: &[u8]) -> Bytes {
+    [metadata_key, b"\0"].concat().into()
+}
+
+/// Data key of one block of a file.
+pub fn block_key(data_prefix: &[u8], block: u64) -> Bytes {
+    [data_prefix, &block.to_be_bytes()].concat().into()
+}
+
+/// Data keys of the blocks from `first` up to, not including, `end`.
+pub fn block_range(data_prefix: &[u8], first: u64, end: u64) -> KeyRange {
+    KeyRange::new(Bound::before(block_key(data_prefix, first)), Bound::before(block_key(data_prefix, end)))
+}
+
+/// Data keys of the blocks from `first` on.
+pub fn blocks_from(data_prefix: &[u8], first: u64) -> KeyRange {
+    let end = [data_prefix, b"\xff"].concat();
+    KeyRange::new(Bound::before(block_key(data_prefix, first)), Bound::before(end))
+}
+
+/// Block number of a data key; `None` if it is no block's.
+pub fn block_of(data_prefix: &[u8], data_key: &[u8]) -> Option<u64> {
+    let number = data_key.strip_prefix(data_prefix)?;
+    Some(u64::from_be_bytes(number.try_into().ok()?))
+}
+
+/// Data key of a large extended attribute.
+pub fn xattr_key(data_prefix: &[u8], name: &[u8]) -> Bytes {
+    [data_prefix, b"\xff", name].concat().into()
+}
+
+/// Path of the parent directory and the name, of a metadata key that is a path key and not the root's.
+pub fn split_path_key(metadata_key: &[u8]) -> Option<(&[u8], &[u8])> {
+    let separator = metadata_key.windows(2).position(|pair| pair == b"\0\0")?;
+    let (path, name) = (&metadata_key[..separator], &metadata_key[separator + 2..]);
+    let whole = metadata_key.starts_with(b"\0") && !name.is_empty() && !name.contains(&0);
+    whole.then_some((path, name))
+}
+
+/// Length of the metadata key in front of a data key; `None` for a key that belongs to nothing.
+pub fn owner_length(data_key: &[u8]) -> Option<usize> {
+    if data_key.first() == Some(&ORPHAN_TAG) {
+        return (data_key.get(9) == Some(&0)).then_some(9);
+    }
+    match data_key.windows(2).position(|pair| pair == b"\0\0") {
+        Some(separator) => {
+            let name = &data_key[separator + 2..];
+            Some(separator + 2 + name.iter().position(|byte| *byte == 0)?)
+        }
+        None => data_key.starts_with(b"\0\xff").then_some(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_lie_side_by_side_before_anything_deeper() {
+        let path = child_path(&child_path(b"", b"a"), b"b");
+        let mut keys = [
+            child_key(b"", b"a"),
+            child_key(&child_path(b"", b"a"), b"b"),
+            child_key(&child_path(b"", b"a"), b"\xff\xff"),
+            child_key(&path, b"c"),
+        ];
+        let sorted = keys.clone();
+        keys.sort();
+        assert_eq!(keys, sorted);
+        assert!(keys[3].starts_with(&subtree_prefix(&path)));
+        assert!(!KeyRange::prefix(children_prefix(&child_path(b"", b"a"))).contains(&keys[3]));
+    }
+
+    #[test]
+    fn the_owner_of_a_data_key_is_found_from_the_front() {
+        for key in
+            [child_key(b"\0a", b"f"), child_key(b"\0\xffa\0b", b"\xff"), orphan_key(0), orphan_key(257)]
+        {
+            let prefix = data_prefix(&key);
+            assert_eq!(owner_length(&block_key(&prefix, 0)), Some(key.len()));
+            assert_eq!(owner_length(&xattr_key(&prefix, b"user.x")), Some(key.len()));
+        }
+        assert_eq!(owner_length(&xattr_key(&data_prefix(ROOT), b"user.x")), Some(0));
+        assert_eq!(owner_length(b"\x01"), None);
+    }
+
+    #[test]
+    fn path_keys_split_into_parent_and_name() {
+        assert_eq!(split_path_key(&child_key(b"\0a\0b", b"c")), Some((&b"\0a\0b"[..], &b"c"[..])));
+        assert_eq!(split_path_key(&child_key(b"", b"c")), Some((&b""[..], &b"c"[..])));
+        assert_eq!(split_path_key(ROOT), None);
+        assert_eq!(split_path_key(&orphan_key(0)), None);
+    }
+
+    #[test]
+    fn a_block_range_leaves_out_large_extended_attributes() {
+        let prefix = data_prefix(&child_key(b"", b"f"));
+        assert!(!blocks_from(&prefix, 0).contains(&xattr_key(&prefix, b"user.x")));
+        assert!(blocks_from(&prefix, 0).contains(&block_key(&prefix, (1 << 51) - 1)));
+        assert!(!block_range(&prefix, 3, 5).contains(&block_key(&prefix, 5)));
+        assert_eq!(block_of(&prefix, &block_key(&prefix, 77)), Some(77));
+    }
+}

@@ -1,0 +1,16 @@
+//! What pando-fs keeps in the two indexes: keys, inode records, time stamps.
+//!
+//! `docs/internals/file-system-schema.md` is the reference; the numbered invariants are these:
+//!
+//! * FS-1 keys of the data index lie only under the metadata keys of live inodes and of orphans, and no block of a file
+//!   lies at or behind its size.
+//! * FS-2 the parent of every path key is the record of a directory.
+//! * FS-3 a directory's record counts its children exactly, and has 2 + its subdirectories links.
+//! * FS-4 no two records have the same inode number, and every number is below the persistent counter.
+
+pub mod key;
+pub mod record;
+pub mod time;
+
+pub use record::{Record, RecordError, Xattr, XattrValue};
+pub use time::Timestamp;
