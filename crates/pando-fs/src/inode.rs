@@ -1,0 +1,258 @@
+//! An inode in memory: number, place in the name space, record, references.
+//!
+//! * IN-1 while an inode is in the table its record here is the truth; the stored one equals it after each operation.
+//! * IN-2 references = what was given out by lookups + inodes in the table that have this one as parent. An inode
+//!   leaves the table when they come to nothing, and is *detached* from then on: operations answer `Stale`.
+//! * IN-3 the place of a file changes with its state lock held exclusively, that of a directory with the name space
+//!   lock held exclusively (or, when it is removed, with the names of its parent and itself locked).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::locks::{self, MutexGuard, Rank, ReadGuard, WriteGuard};
+use crate::names::{NameBudget, Names};
+use crate::operations::{FileType, InodeNumber};
+use crate::schema::{Record, key};
+use crate::{Error, Result};
+
+/// Paths longer than this are made anew for each key: memory for the paths of a deep chain grows with its square.
+const CACHED_PATH_MAX: usize = 4096;
+
+/// References of an inode that is not in the table.
+const DETACHED: u64 = u64::MAX;
+
+/// Where an inode stands in the name space.
+#[derive(Clone)]
+pub(crate) enum Place {
+    /// The root directory.
+    Root,
+    /// A name in a directory.
+    Named { parent: Arc<Inode>, name: Bytes },
+    /// Nowhere: unlinked, still referenced.
+    Orphan,
+}
+
+/// What the state lock protects.
+pub(crate) struct State {
+    pub(crate) record: Record,
+}
+
+/// See the module.
+pub(crate) struct Inode {
+    pub(crate) number: InodeNumber,
+    pub(crate) file_type: FileType,
+    references: AtomicU64,
+    place: Mutex<Place>,
+    /// A directory's path and the epoch of the name space it is right for.
+    path: Mutex<Option<(u64, Bytes)>>,
+    names: Option<Box<locks::Mutex<Names>>>,
+    state: locks::RwLock<State>,
+}
+
+impl Inode {
+    /// An inode that is not in the table yet.
+    pub(crate) fn detached(
+        record: Record,
+        place: Place,
+        budget: &Arc<NameBudget>,
+        just_made: bool,
+    ) -> Arc<Self> {
+        let number = record.number;
+        let names = (record.file_type == FileType::Directory)
+            .then(|| Box::new(locks::Mutex::new(Rank::Names, number, Names::new(budget.clone(), just_made))));
+        Arc::new(Self {
+            number: InodeNumber(number),
+            file_type: record.file_type,
+            references: AtomicU64::new(DETACHED),
+            place: Mutex::new(place),
+            path: Mutex::new(None),
+            names,
+            state: locks::RwLock::new(Rank::State, number, State { record }),
+        })
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.file_type == FileType::Directory
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        self.references.load(Ordering::Acquire) == DETACHED
+    }
+
+    /// The first reference of an inode on its way into the table.
+    pub(crate) fn attach(&self) {
+        let before = self.references.swap(1, Ordering::AcqRel);
+        assert_eq!(before, DETACHED, "IN-2: inode {} is in the table already", self.number.0);
+    }
+
+    /// One more reference; false if the inode has left the table.
+    pub(crate) fn acquire(&self) -> bool {
+        let more = |count: u64| (count != DETACHED).then(|| count + 1);
+        self.references.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Gives references back; true if none is left. More than there are count as all.
+    pub(crate) fn release(&self, count: u64) -> bool {
+        let fewer = |references: u64| (references != DETACHED).then(|| references.saturating_sub(count));
+        let before = self.references.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
+        before.is_ok_and(|references| references <= count)
+    }
+
+    /// Detaches the inode if it has no references. The caller holds the state lock exclusively.
+    pub(crate) fn detach(&self, _state: &mut State) -> bool {
+        self.references.compare_exchange(0, DETACHED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place.lock().clone()
+    }
+
+    /// See IN-3. Returns the old place.
+    pub(crate) fn set_place(&self, place: Place) -> Place {
+        std::mem::replace(&mut self.place.lock(), place)
+    }
+
+    /// True if the inode has this name in this directory.
+    pub(crate) fn is_at(&self, directory: &Self, sought: &[u8]) -> bool {
+        match &*self.place.lock() {
+            Place::Named { parent, name } => parent.number == directory.number && name == sought,
+            Place::Root | Place::Orphan => false,
+        }
+    }
+
+    /// The directory it lies in; `None` for the root and for orphans.
+    pub(crate) fn parent(&self) -> Option<Arc<Self>> {
+        match &*self.place.lock() {
+            Place::Named { parent, .. } => Some(parent.clone()),
+            Place::Root | Place::Orphan => None,
+        }
+    }
+
+    /// Locks the names of a directory; `NotADirectory` for anything else.
+    pub(crate) fn names(&self) -> Result<MutexGuard<'_, Names>> {
+        Ok(self.names.as_ref().ok_or(Error::NotADirectory)?.lock())
+    }
+
+    /// Locks the state, shared; `Stale` if the inode has left the table.
+    pub(crate) fn read(&self) -> Result<ReadGuard<'_, State>> {
+        let state = self.state.read();
+        if self.is_detached() { Err(Error::Stale) } else { Ok(state) }
+    }
+
+    /// Locks the state exclusively; `Stale` if the inode has left the table.
+    pub(crate) fn write(&self) -> Result<WriteGuard<'_, State>> {
+        let state = self.state.write();
+        if self.is_detached() { Err(Error::Stale) } else { Ok(state) }
+    }
+
+    /// Locks the state exclusively, whether the inode is in the table or not.
+    pub(crate) fn write_any(&self) -> WriteGuard<'_, State> {
+        self.state.write()
+    }
+
+    /// A directory's path; `NotFound` if it was removed. `epoch` is what the name space lock holds.
+    pub(crate) fn path(&self, epoch: u64) -> Result<Bytes> {
+        let mut names = Vec::new();
+        let mut step = self.path_step(epoch)?;
+        let front = loop {
+            match step {
+                Step::Known(path) => break path,
+                Step::Up(parent, name) => {
+                    names.push(name);
+                    step = parent.path_step(epoch)?;
+                }
+            }
+        };
+        if names.is_empty() {
+            return Ok(front);
+        }
+        let mut path =
+            Vec::with_capacity(front.len() + names.iter().map(|name| name.len() + 1).sum::<usize>());
+        path.extend_from_slice(&front);
+        for name in names.iter().rev() {
+            path.push(0);
+            path.extend_from_slice(name);
+        }
+        let path = Bytes::from(path);
+        if path.len() <= CACHED_PATH_MAX {
+            *self.path.lock() = Some((epoch, path.clone()));
+        }
+        Ok(path)
+    }
+
+    fn path_step(&self, epoch: u64) -> Result<Step> {
+        if let Some((made, path)) = &*self.path.lock()
+            && *made == epoch
+        {
+            return Ok(Step::Known(path.clone()));
+        }
+        match self.place() {
+            Place::Root => Ok(Step::Known(Bytes::new())),
+            Place::Named { parent, name } => Ok(Step::Up(parent, name)),
+            Place::Orphan => Err(Error::NotFound),
+        }
+    }
+
+    /// The path is not to be used any more: the directory was removed.
+    pub(crate) fn forget_path(&self) {
+        *self.path.lock() = None;
+    }
+
+    /// Metadata key of the record. The caller holds the name space lock and what keeps the place (IN-3).
+    pub(crate) fn key(&self, epoch: u64) -> Result<Bytes> {
+        match self.place() {
+            Place::Root => Ok(Bytes::from_static(key::ROOT)),
+            Place::Named { parent, name } => Ok(key::child_key(&parent.path(epoch)?, &name)),
+            Place::Orphan => Ok(key::orphan_key(self.number.0)),
+        }
+    }
+
+    /// What the keys of blocks and large extended attributes begin with.
+    pub(crate) fn data_prefix(&self, epoch: u64, record: &Record) -> Result<Bytes> {
+        if record.parked.is_empty() {
+            Ok(key::data_prefix(&self.key(epoch)?))
+        } else {
+            Ok(key::data_prefix(&record.parked))
+        }
+    }
+}
+
+enum Step {
+    Known(Bytes),
+    Up(Arc<Inode>, Bytes),
+}
+
+/// States of several inodes, locked exclusively in the order of their numbers.
+pub(crate) struct States<'a> {
+    locked: Vec<(InodeNumber, WriteGuard<'a, State>)>,
+}
+
+impl<'a> States<'a> {
+    /// Locks each inode once, however often it is named. Detached ones are locked too.
+    pub(crate) fn lock(inodes: impl IntoIterator<Item = &'a Arc<Inode>>) -> Self {
+        let mut inodes: Vec<&Arc<Inode>> = inodes.into_iter().collect();
+        inodes.sort_by_key(|inode| inode.number);
+        inodes.dedup_by_key(|inode| inode.number);
+        Self { locked: inodes.into_iter().map(|inode| (inode.number, inode.write_any())).collect() }
+    }
+
+    /// `Stale` if the inode has left the table. One that has not stays there while its state is locked.
+    pub(crate) fn check_attached(&self, inode: &Inode) -> Result<()> {
+        if inode.is_detached() { Err(Error::Stale) } else { Ok(()) }
+    }
+
+    /// The record of one of the inodes locked.
+    pub(crate) fn record(&self, inode: &Inode) -> &Record {
+        let found = self.locked.iter().find(|(number, _)| *number == inode.number);
+        &found.expect("only inodes that were locked are asked for").1.record
+    }
+
+    /// Replaces the record of one of the inodes locked.
+    pub(crate) fn set_record(&mut self, inode: &Inode, record: Record) {
+        let found = self.locked.iter_mut().find(|(number, _)| *number == inode.number);
+        found.expect("only inodes that were locked are asked for").1.record = record;
+    }
+}

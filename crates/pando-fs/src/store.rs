@@ -1,0 +1,70 @@
+//! The engine as this layer uses it: every query and every batch goes through here.
+//!
+//! Invariant: an operation reads all it needs before it applies its one batch, so a query that fails has changed
+//! nothing and the operation may be made again. Tests prove it by interrupting queries (`interrupt`).
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use pando_engine::{Batch, Direction, Engine, KeyRange, Scan, ScanLimit, Tree};
+
+use crate::schema::Record;
+use crate::{Error, Result};
+
+/// Answers true to make the query under way fail with [`Error::Busy`].
+pub(crate) type Interrupt = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// Access to the engine.
+pub(crate) struct Store {
+    engine: Arc<Engine>,
+    interrupt: OnceLock<Interrupt>,
+}
+
+impl Store {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine, interrupt: OnceLock::new() }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// From now on asks `interrupt` before each query. Only the first call counts.
+    pub(crate) fn interrupt(&self, interrupt: Interrupt) {
+        let _ = self.interrupt.set(interrupt);
+    }
+
+    fn may_query(&self) -> Result<()> {
+        if self.interrupt.get().is_some_and(|interrupt| interrupt()) { Err(Error::Busy) } else { Ok(()) }
+    }
+
+    pub(crate) fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>> {
+        self.may_query()?;
+        Ok(self.engine.get(tree, key)?)
+    }
+
+    pub(crate) fn scan(&self, tree: Tree, range: &KeyRange, limit: ScanLimit) -> Result<Scan> {
+        self.may_query()?;
+        Ok(self.engine.scan(tree, range, Direction::Forward, limit)?)
+    }
+
+    /// The inode record under a metadata key.
+    pub(crate) fn record(&self, key: &[u8]) -> Result<Option<Record>> {
+        self.get(Tree::Metadata, key)?.map(|bytes| decode(key, &bytes)).transpose()
+    }
+
+    pub(crate) fn apply(&self, batch: Batch) -> Result<()> {
+        if !batch.is_empty() {
+            self.engine.apply(batch)?;
+        }
+        Ok(())
+    }
+}
+
+/// Decodes a record; the error names its key.
+pub(crate) fn decode(key: &[u8], bytes: &[u8]) -> Result<Record> {
+    Record::decode(bytes).map_err(|error| {
+        let what = format!("the record under the metadata key \"{}\": {error}", key.escape_ascii());
+        Error::Engine(pando_engine::Error::Damaged { what })
+    })
+}
