@@ -1,8 +1,33 @@
 //! POSIX semantics on keys: paths, inodes, names, files, extended attributes. Knows nothing of FUSE.
+//!
+//! [`Operations`] is what this layer serves, [`FileSystem`] serves it from a volume. The way of a request: `file_system`
+//! takes it, `namei` finds names, `create`, `unlink`, `rename`, `file`, `attributes`, `xattr` turn it into one batch
+//! for the engine. `schema` says what the batches mean, `locks` in which order anything is locked.
 #![forbid(unsafe_code)]
 
+mod attributes;
+pub mod clock;
+mod create;
+mod dir;
 pub mod error;
+mod file;
+mod file_system;
+mod inode;
+mod locks;
+mod namei;
+mod names;
+mod numbers;
 pub mod operations;
+mod orphan;
+mod rename;
+pub mod schema;
+mod space;
+mod store;
+mod table;
+mod unlink;
+mod xattr;
 
 pub use error::{Error, Miss};
+pub use file_system::FileSystem;
 pub use operations::{InodeNumber, Operations, Result};
+pub use pando_engine::{FormatOptions, Options};

@@ -232,7 +232,8 @@ pub trait Operations: Send + Sync {
     /// Makes a directory.
     fn make_directory(&self, caller: &Caller, parent: InodeNumber, name: &[u8], mode: u32) -> Result<Entry>;
     /// Makes a symbolic link.
-    fn make_symlink(&self, caller: &Caller, parent: InodeNumber, name: &[u8], target: &[u8]) -> Result<Entry>;
+    fn make_symlink(&self, caller: &Caller, parent: InodeNumber, name: &[u8], target: &[u8])
+    -> Result<Entry>;
     /// Makes a hard link.
     fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Entry>;
     /// Makes a regular file without a name (`O_TMPFILE`).
@@ -255,12 +256,25 @@ pub trait Operations: Send + Sync {
     fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>>;
     /// Writes all of `bytes`. `append` writes at the end of the file, whatever `offset` says.
     /// `kill_set_id` takes set-id bits off as a write by an unprivileged user does.
-    fn write(&self, inode: InodeNumber, offset: u64, bytes: Bytes, append: bool, kill_set_id: bool) -> Result<()>;
+    fn write(
+        &self,
+        inode: InodeNumber,
+        offset: u64,
+        bytes: Bytes,
+        append: bool,
+        kill_set_id: bool,
+    ) -> Result<()>;
     /// fallocate(2).
     fn allocate(&self, inode: InodeNumber, mode: AllocateMode, offset: u64, length: u64) -> Result<()>;
     /// Copies inside the file system, returns the bytes copied.
-    fn copy_range(&self, from: InodeNumber, from_offset: u64, to: InodeNumber, to_offset: u64, length: u64)
-    -> Result<u64>;
+    fn copy_range(
+        &self,
+        from: InodeNumber,
+        from_offset: u64,
+        to: InodeNumber,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64>;
     /// The offset of the next data or hole at or behind `offset`; `NoData` (ENXIO) behind the end.
     fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64>;
     /// Starts a listing; the handle is given to `read_directory` and `close_directory`.

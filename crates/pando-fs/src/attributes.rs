@@ -1,0 +1,64 @@
+//! setattr: chmod, chown, utimensat, truncate.
+
+use pando_engine::Batch;
+
+use crate::file::{Edit, check_regular, check_size, kill_privileges, kill_set_id_bits};
+use crate::operations::{Attributes, Caller, InodeNumber, SetAttributes, SetTime};
+use crate::schema::Timestamp;
+use crate::xattr::delete_lost_values;
+use crate::{FileSystem, Result};
+
+impl FileSystem {
+    pub(crate) fn change_attributes(
+        &self,
+        _caller: &Caller,
+        number: InodeNumber,
+        set: &SetAttributes,
+    ) -> Result<Attributes> {
+        self.check_writable()?;
+        let inode = self.inode(number)?;
+        let epoch = self.namespace.read();
+        let mut state = inode.write()?;
+        let now = self.now();
+        let mut edit = Edit::new(state.record.clone(), inode.data_prefix(*epoch, &state.record)?);
+        if let Some(size) = set.size {
+            check_regular(&inode)?;
+            check_size(Some(size))?;
+            if size < state.record.size {
+                edit.batch = Batch::reclaiming();
+            }
+            edit.set_size(size);
+            edit.record.modified = now;
+        }
+        let record = &mut edit.record;
+        record.uid = set.uid.unwrap_or(record.uid);
+        record.gid = set.gid.unwrap_or(record.gid);
+        let changes_owner = set.uid.is_some() || set.gid.is_some();
+        if let Some(mode) = set.mode {
+            record.mode = mode & 0o7777;
+        } else if changes_owner && !inode.is_directory() {
+            kill_set_id_bits(record);
+        }
+        if set.kill_set_id && !inode.is_directory() {
+            kill_privileges(record);
+        }
+        record.accessed = time(set.accessed, now, record.accessed);
+        record.modified = time(set.modified, now, record.modified);
+        record.changed = set.changed.map_or(now, Timestamp::from);
+        if state.record.has_large_xattrs() {
+            delete_lost_values(&mut edit.batch, &edit.prefix, &state.record, &edit.record);
+        }
+        let (batch, record) = edit.finish(inode.key(*epoch)?, true);
+        self.store.apply(batch)?;
+        state.record = record;
+        Ok(state.record.attributes())
+    }
+}
+
+fn time(set: Option<SetTime>, now: Timestamp, old: Timestamp) -> Timestamp {
+    match set {
+        None => old,
+        Some(SetTime::Now) => now,
+        Some(SetTime::To(time)) => time.into(),
+    }
+}

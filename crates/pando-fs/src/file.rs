@@ -1,0 +1,321 @@
+//! Data of regular files: read, write, and the edits they share with truncate, fallocate and copies.
+//!
+//! A block's value holds at most 4096 bytes and no padding: bytes it does not hold, and blocks without a key, are
+//! zeros. No value reaches behind the file's size, and no block lies behind it (FS-1), so a file grows without a read.
+
+use bytes::{Bytes, BytesMut};
+use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
+
+use crate::inode::Inode;
+use crate::operations::{FileType, InodeNumber};
+use crate::schema::record::FLAG_SPARSE;
+use crate::schema::{Record, Timestamp, key};
+use crate::{Error, FileSystem, Result};
+
+/// Bytes in a block.
+pub(crate) const BLOCK: u64 = 4096;
+/// Largest size of a file.
+pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// What holes are read from.
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o0010;
+
+/// A stretch of a file.
+pub(crate) enum Piece {
+    Data(Bytes),
+    /// So many zeros.
+    Hole(u64),
+}
+
+/// `IsADirectory` or `Invalid` for all but regular files.
+pub(crate) fn check_regular(inode: &Inode) -> Result<()> {
+    match inode.file_type {
+        FileType::Regular => Ok(()),
+        FileType::Directory => Err(Error::IsADirectory),
+        _ => Err(Error::Invalid),
+    }
+}
+
+impl FileSystem {
+    pub(crate) fn read_file(&self, number: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>> {
+        let inode = self.inode(number)?;
+        check_regular(&inode)?;
+        let epoch = self.namespace.read();
+        let state = inode.read()?;
+        let prefix = inode.data_prefix(*epoch, &state.record)?;
+        let mut out = Vec::new();
+        for piece in self.pieces(&prefix, state.record.size, offset, length as u64)? {
+            match piece {
+                Piece::Data(bytes) => out.push(bytes),
+                Piece::Hole(mut length) => {
+                    while length > 0 {
+                        let part = length.min(ZEROS.len() as u64);
+                        out.push(Bytes::from_static(&ZEROS[..part as usize]));
+                        length -= part;
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Data and holes of a range, cut at the file's size, back to back. The state of the file is locked.
+    pub(crate) fn pieces(&self, prefix: &[u8], size: u64, offset: u64, length: u64) -> Result<Vec<Piece>> {
+        let end = offset.saturating_add(length).min(size);
+        let mut out = Vec::new();
+        if offset >= end {
+            return Ok(out);
+        }
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let limit = ScanLimit { entries: (last - first) as usize, bytes: usize::MAX };
+        let mut at = offset;
+        let mut range: Option<KeyRange> = Some(key::block_range(prefix, first, last));
+        while let Some(part) = range {
+            let scan = self.store.scan(Tree::Data, &part, limit)?;
+            for (data_key, value) in scan.entries {
+                let Some(block) = key::block_of(prefix, &data_key) else { continue };
+                let start = (block * BLOCK).max(at);
+                let stop = (block * BLOCK + value.len() as u64).min(end);
+                if start < stop {
+                    if at < start {
+                        out.push(Piece::Hole(start - at));
+                    }
+                    let skip = (start - block * BLOCK) as usize;
+                    out.push(Piece::Data(value.slice(skip..skip + (stop - start) as usize)));
+                    at = stop;
+                }
+            }
+            range = scan.rest;
+        }
+        if at < end {
+            out.push(Piece::Hole(end - at));
+        }
+        Ok(out)
+    }
+
+    pub(crate) fn write_file(
+        &self,
+        number: InodeNumber,
+        offset: u64,
+        bytes: Bytes,
+        append: bool,
+        kill_set_id: bool,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let inode = self.inode(number)?;
+        check_regular(&inode)?;
+        let epoch = self.namespace.read();
+        let mut state = inode.write()?;
+        let offset = if append { state.record.size } else { offset };
+        check_size(offset.checked_add(bytes.len() as u64))?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let mut edit = Edit::new(state.record.clone(), inode.data_prefix(*epoch, &state.record)?);
+        edit.write(offset, bytes);
+        edit.touch(self.now());
+        let replace = kill_set_id && kill_privileges(&mut edit.record);
+        if replace && state.record.has_large_xattrs() {
+            crate::xattr::delete_lost_values(&mut edit.batch, &edit.prefix, &state.record, &edit.record);
+        }
+        let (batch, record) = edit.finish(inode.key(*epoch)?, replace);
+        self.store.apply(batch)?;
+        state.record = record;
+        Ok(())
+    }
+}
+
+/// `TooBig` where a size overflows or is larger than a file may be.
+pub(crate) fn check_size(size: Option<u64>) -> Result<u64> {
+    size.filter(|size| *size <= SIZE_MAX).ok_or(Error::TooBig)
+}
+
+/// Takes off what a write by an unprivileged user takes off: set-user-id, set-group-id of an executable, and the
+/// capabilities of the file. True if there was something.
+pub(crate) fn kill_privileges(record: &mut Record) -> bool {
+    let capabilities = record.xattrs.len();
+    record.xattrs.retain(|xattr| &xattr.name[..] != b"security.capability");
+    let killed = kill_set_id_bits(record);
+    killed || capabilities != record.xattrs.len()
+}
+
+/// Takes off set-user-id, and set-group-id of an executable. True if one was set.
+pub(crate) fn kill_set_id_bits(record: &mut Record) -> bool {
+    let before = record.mode;
+    record.mode &= !SET_USER_ID;
+    if record.mode & GROUP_EXECUTE != 0 {
+        record.mode &= !SET_GROUP_ID;
+    }
+    before != record.mode
+}
+
+/// Changes to the data and the record of one file, collected in a batch.
+pub(crate) struct Edit {
+    pub(crate) batch: Batch,
+    pub(crate) record: Record,
+    pub(crate) prefix: Bytes,
+}
+
+impl Edit {
+    pub(crate) fn new(record: Record, prefix: Bytes) -> Self {
+        Self { batch: Batch::new(), record, prefix }
+    }
+
+    /// Sets the times of a change of the contents.
+    pub(crate) fn touch(&mut self, now: Timestamp) {
+        (self.record.modified, self.record.changed) = (now, now);
+    }
+
+    /// The batch with the record's change, and the record. `replace` if more than its hot part has changed.
+    pub(crate) fn finish(mut self, metadata_key: Bytes, replace: bool) -> (Batch, Record) {
+        if replace {
+            self.batch.put(Tree::Metadata, metadata_key, self.record.encode());
+        } else {
+            self.batch.update(Tree::Metadata, metadata_key, self.record.hot_update());
+        }
+        (self.batch, self.record)
+    }
+
+    /// Writes bytes, blindly: whole blocks are put, parts of blocks patched. Bytes that reach to the end of the file
+    /// replace its last block, whatever it held.
+    pub(crate) fn write(&mut self, offset: u64, bytes: Bytes) {
+        let end = offset + bytes.len() as u64;
+        self.account_write(offset, end);
+        let within = offset % BLOCK;
+        let mut rest = bytes;
+        let mut block = offset / BLOCK;
+        if within != 0 {
+            let head = rest.split_to(rest.len().min((BLOCK - within) as usize));
+            self.batch.patch(Tree::Data, key::block_key(&self.prefix, block), within as u32, head);
+            block += 1;
+        }
+        let tail = rest.len() % BLOCK as usize;
+        let run = if end >= self.record.size { rest.len() } else { rest.len() - tail };
+        let tail = rest.split_off(run);
+        let blocks = (run as u64).div_ceil(BLOCK);
+        if !rest.is_empty() {
+            self.batch.put_run(Tree::Data, self.prefix.clone(), block, rest);
+        }
+        if !tail.is_empty() {
+            self.batch.patch(Tree::Data, key::block_key(&self.prefix, block + blocks), 0, tail);
+        }
+        self.record.size = self.record.size.max(end);
+    }
+
+    /// A file becomes sparse when a write leaves a hole in front of it. From then on `blocks` is an upper limit: it
+    /// cannot be told without a read whether a write fills a hole.
+    fn account_write(&mut self, offset: u64, end: u64) {
+        let record = &mut self.record;
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let before = record.size.div_ceil(BLOCK);
+        if record.is_sparse() {
+            record.blocks = (record.blocks + (last - first)).min(before.max(last));
+        } else if first > before {
+            record.flags |= FLAG_SPARSE;
+            record.blocks = before + (last - first);
+        }
+    }
+
+    /// Cuts the file, or lets it grow by a hole.
+    pub(crate) fn set_size(&mut self, size: u64) {
+        let (old_blocks, new_blocks) = (self.record.size.div_ceil(BLOCK), size.div_ceil(BLOCK));
+        if size < self.record.size {
+            self.delete_to_end(size);
+            self.record.blocks = self.record.blocks.min(new_blocks);
+        } else if new_blocks > old_blocks && !self.record.is_sparse() {
+            self.record.flags |= FLAG_SPARSE;
+            self.record.blocks = old_blocks;
+        }
+        if size == 0 {
+            self.record.flags &= !FLAG_SPARSE;
+            self.record.blocks = 0;
+        }
+        self.record.size = size;
+    }
+
+    /// Takes away all data from `start` to the end of the file.
+    fn delete_to_end(&mut self, start: u64) {
+        let first = start.div_ceil(BLOCK);
+        if first < self.record.size.div_ceil(BLOCK) {
+            self.batch.delete_range(Tree::Data, key::blocks_from(&self.prefix, first));
+        }
+        self.cut_block(start);
+    }
+
+    /// Takes away the data from `start` to the end of its block.
+    fn cut_block(&mut self, start: u64) {
+        if !start.is_multiple_of(BLOCK) {
+            let block = key::block_key(&self.prefix, start / BLOCK);
+            self.batch.truncate(Tree::Data, block, (start % BLOCK) as u32);
+        }
+    }
+
+    /// Makes a hole of a range, as far as it lies inside the file.
+    pub(crate) fn punch(&mut self, start: u64, end: u64) {
+        let size = self.record.size;
+        let end = end.min(size);
+        if start >= end {
+            return;
+        }
+        let first = start.div_ceil(BLOCK);
+        let last = if end == size { size.div_ceil(BLOCK) } else { end / BLOCK };
+        if !self.record.is_sparse() && first < last {
+            self.record.flags |= FLAG_SPARSE;
+            self.record.blocks = size.div_ceil(BLOCK) - (last - first);
+        }
+        if end == size {
+            self.delete_to_end(start);
+            return;
+        }
+        if start / BLOCK == end / BLOCK {
+            self.zero_part(start, end);
+            return;
+        }
+        self.cut_block(start);
+        if first < last {
+            self.batch.delete_range(Tree::Data, key::block_range(&self.prefix, first, last));
+        }
+        self.zero_part(last * BLOCK, end);
+    }
+
+    /// Zeros inside one block.
+    fn zero_part(&mut self, start: u64, end: u64) {
+        if start < end {
+            let zeros = Bytes::from_static(&ZEROS[..(end - start) as usize]);
+            let block = key::block_key(&self.prefix, start / BLOCK);
+            self.batch.patch(Tree::Data, block, (start % BLOCK) as u32, zeros);
+        }
+    }
+
+    /// Writes pieces of another file, holes as holes.
+    pub(crate) fn write_pieces(&mut self, offset: u64, pieces: Vec<Piece>) {
+        let mut at = offset;
+        let mut data = BytesMut::new();
+        for piece in pieces {
+            match piece {
+                Piece::Data(bytes) => data.extend_from_slice(&bytes),
+                Piece::Hole(length) => {
+                    at = self.write_collected(at, &mut data);
+                    self.punch(at, at + length);
+                    at += length;
+                }
+            }
+        }
+        at = self.write_collected(at, &mut data);
+        if at > self.record.size {
+            self.set_size(at);
+        }
+    }
+
+    fn write_collected(&mut self, offset: u64, data: &mut BytesMut) -> u64 {
+        let length = data.len() as u64;
+        if length > 0 {
+            self.write(offset, data.split().freeze());
+        }
+        offset + length
+    }
+}

@@ -1,0 +1,356 @@
+//! A mounted volume: what all operations share, how it is made, opened and closed, and the list of its operations.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_device::Device;
+use pando_engine::{Background, Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+
+use crate::clock::{Clock, SystemClock};
+use crate::dir::Listings;
+use crate::inode::{Inode, Place};
+use crate::locks::{self, Rank};
+use crate::names::NameBudget;
+use crate::numbers::{self, Numbers};
+use crate::operations::{
+    AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, Operations, ROOT,
+    RenameMode, Seek, SetAttributes, Statistics, XattrMode,
+};
+use crate::orphan::Parked;
+use crate::schema::{Record, Timestamp, key};
+use crate::store::{self, Store};
+use crate::table::InodeTable;
+use crate::{Error, Miss, Result};
+
+/// Memory for the names of directories that are known to be complete.
+const NAME_BUDGET_BYTES: usize = 64 << 20;
+
+/// A file system on a volume. See [`Operations`].
+pub struct FileSystem {
+    pub(crate) store: Store,
+    pub(crate) table: InodeTable,
+    pub(crate) numbers: Numbers,
+    pub(crate) budget: Arc<NameBudget>,
+    pub(crate) parked: Parked,
+    pub(crate) listings: Listings,
+    /// Shared by all that makes keys; its value is the epoch of cached paths, raised when a directory moves.
+    pub(crate) namespace: locks::RwLock<u64>,
+    clock: Arc<dyn Clock>,
+    read_only: bool,
+}
+
+impl FileSystem {
+    /// Makes an empty file system on the device: an empty volume with a root directory that belongs to root and has
+    /// mode 0755. Durable when it returns.
+    pub fn format(device: Arc<dyn Device>, options: &FormatOptions) -> Result<()> {
+        Self::format_with_clock(device, options, &SystemClock)
+    }
+
+    /// As [`FileSystem::format`], with the time of birth from the clock.
+    pub fn format_with_clock(
+        device: Arc<dyn Device>,
+        options: &FormatOptions,
+        clock: &dyn Clock,
+    ) -> Result<()> {
+        Engine::format(&*device, options)?;
+        let engine = Engine::open(device, Options { background: Background::Manual, ..Options::default() })?;
+        Self::make_root(&engine, clock)?;
+        engine.close()?;
+        Ok(())
+    }
+
+    /// Gives an empty volume its root directory.
+    fn make_root(engine: &Engine, clock: &dyn Clock) -> Result<()> {
+        let mut root = Record::new(FileType::Directory, ROOT.0, clock.now().into());
+        root.mode = 0o755;
+        let mut batch = Batch::new();
+        batch.put(Tree::Metadata, key::ROOT, root.encode());
+        batch.put(Tree::Metadata, key::INODE_COUNTER, numbers::encode_counter(numbers::FIRST));
+        engine.apply(batch)?;
+        engine.sync()?;
+        Ok(())
+    }
+
+    fn is_empty(engine: &Engine) -> Result<bool> {
+        let mut range = Some(KeyRange::all());
+        while let Some(part) = range {
+            let limit = ScanLimit { entries: 1, bytes: 1 };
+            let scan = engine.waiting(|| engine.scan(Tree::Metadata, &part, Direction::Forward, limit))?;
+            if !scan.entries.is_empty() {
+                return Ok(false);
+            }
+            range = scan.rest;
+        }
+        Ok(true)
+    }
+
+    /// Opens a volume: recovers it, deletes the orphans of the last mount unless `read_only`. Waits for the device.
+    pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Self>> {
+        Self::open_with_clock(device, options, Arc::new(SystemClock))
+    }
+
+    /// As [`FileSystem::open`], with time stamps from the clock.
+    pub fn open_with_clock(
+        device: Arc<dyn Device>,
+        options: Options,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>> {
+        let read_only = options.read_only;
+        let engine = Arc::new(Engine::open(device, options)?);
+        Self::with_engine(engine, read_only, clock)
+    }
+
+    /// On an engine that is open already.
+    fn with_engine(engine: Arc<Engine>, read_only: bool, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+        if !read_only && Self::is_empty(&engine)? {
+            // A crash came between the two steps of a format.
+            Self::make_root(&engine, &*clock)?;
+        }
+        let counter = engine.waiting(|| engine.get(Tree::Metadata, key::INODE_COUNTER))?;
+        let root = engine.waiting(|| engine.get(Tree::Metadata, key::ROOT))?;
+        let missing = || pando_engine::Error::Damaged { what: "the root directory is missing".to_owned() };
+        let root = store::decode(key::ROOT, &root.ok_or_else(missing)?)?;
+        let budget = Arc::new(NameBudget::new(NAME_BUDGET_BYTES));
+        let fs = Self {
+            store: Store::new(engine),
+            table: InodeTable::new(),
+            numbers: Numbers::new(numbers::decode_counter(counter.as_ref())?),
+            budget,
+            parked: Parked::new(),
+            listings: Listings::new(),
+            namespace: locks::RwLock::new(Rank::Namespace, 0, 0),
+            clock,
+            read_only,
+        };
+        let root = Inode::detached(root, Place::Root, &fs.budget, false);
+        if root.number != ROOT || !root.is_directory() {
+            return Err(missing().into());
+        }
+        root.attach();
+        fs.table.insert(&root);
+        if !read_only {
+            fs.delete_orphans()?;
+        }
+        Ok(Arc::new(fs))
+    }
+
+    /// Deletes what is unlinked but still referenced, writes a checkpoint and stops. Nothing is to be asked
+    /// of the file system afterwards. Waits for the device.
+    pub fn close(&self) -> Result<()> {
+        if !self.read_only {
+            self.store.engine().make_room()?;
+            self.reclaim_all_orphans();
+        }
+        Ok(self.store.engine().close()?)
+    }
+
+    /// The engine below.
+    pub fn engine(&self) -> &Arc<Engine> {
+        self.store.engine()
+    }
+
+    /// For tests: asks before every query; when the answer is true the operation under way fails with
+    /// [`Error::Busy`], as with a miss, and is to be made again. Only the first call counts.
+    #[doc(hidden)]
+    pub fn interrupt_queries(&self, interrupt: impl Fn() -> bool + Send + Sync + 'static) {
+        self.store.interrupt(Box::new(interrupt));
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now().into()
+    }
+
+    /// The inode that a request names.
+    pub(crate) fn inode(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+        self.table.get(number).ok_or(Error::Stale)
+    }
+
+    /// For the start of each changing operation.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+}
+
+impl Operations for FileSystem {
+    fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
+        self.lookup_name(parent, name)
+    }
+
+    fn forget(&self, inode: InodeNumber, count: u64) {
+        self.forget_inode(inode, count);
+    }
+
+    fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes> {
+        Ok(self.inode(inode)?.read()?.record.attributes())
+    }
+
+    fn set_attributes(&self, caller: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
+        self.change_attributes(caller, inode, set)
+    }
+
+    fn read_link(&self, inode: InodeNumber) -> Result<Bytes> {
+        let inode = self.inode(inode)?;
+        if inode.file_type != FileType::Symlink {
+            return Err(Error::Invalid);
+        }
+        Ok(inode.read()?.record.target.clone())
+    }
+
+    fn make_node(
+        &self,
+        caller: &Caller,
+        parent: InodeNumber,
+        name: &[u8],
+        file_type: FileType,
+        mode: u32,
+        device: u64,
+    ) -> Result<Entry> {
+        if matches!(file_type, FileType::Directory | FileType::Symlink) {
+            return Err(Error::Invalid);
+        }
+        self.create(caller, parent, name, file_type, |record| {
+            record.mode = mode & 0o7777;
+            record.device = device;
+        })
+    }
+
+    fn make_directory(&self, caller: &Caller, parent: InodeNumber, name: &[u8], mode: u32) -> Result<Entry> {
+        self.create(caller, parent, name, FileType::Directory, |record| record.mode = mode & 0o7777)
+    }
+
+    fn make_symlink(
+        &self,
+        caller: &Caller,
+        parent: InodeNumber,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry> {
+        self.create_symlink(caller, parent, name, target)
+    }
+
+    fn link(&self, _inode: InodeNumber, _parent: InodeNumber, _name: &[u8]) -> Result<Entry> {
+        // What link(2) answers on a file system without hard links.
+        Err(Error::NotPermitted)
+    }
+
+    fn make_temporary(&self, caller: &Caller, parent: InodeNumber, mode: u32) -> Result<Entry> {
+        self.create_temporary(caller, parent, mode)
+    }
+
+    fn unlink(&self, caller: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.remove_name(caller, parent, name, false)
+    }
+
+    fn remove_directory(&self, caller: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.remove_name(caller, parent, name, true)
+    }
+
+    fn rename(
+        &self,
+        caller: &Caller,
+        parent: InodeNumber,
+        name: &[u8],
+        new_parent: InodeNumber,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.rename_name(caller, parent, name, new_parent, new_name, mode)
+    }
+
+    fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>> {
+        self.read_file(inode, offset, length)
+    }
+
+    fn write(
+        &self,
+        inode: InodeNumber,
+        offset: u64,
+        bytes: Bytes,
+        append: bool,
+        kill_set_id: bool,
+    ) -> Result<()> {
+        self.write_file(inode, offset, bytes, append, kill_set_id)
+    }
+
+    fn allocate(&self, inode: InodeNumber, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+        self.allocate_range(inode, mode, offset, length)
+    }
+
+    fn copy_range(
+        &self,
+        from: InodeNumber,
+        from_offset: u64,
+        to: InodeNumber,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        self.copy_file_range(from, from_offset, to, to_offset, length)
+    }
+
+    fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64> {
+        self.seek_file(inode, offset, what)
+    }
+
+    fn open_directory(&self, inode: InodeNumber) -> Result<u64> {
+        self.open_listing(inode)
+    }
+
+    fn read_directory(
+        &self,
+        inode: InodeNumber,
+        handle: u64,
+        cookie: u64,
+        attributes: bool,
+        emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
+    ) -> Result<()> {
+        self.read_listing(inode, handle, cookie, attributes, emit)
+    }
+
+    fn close_directory(&self, _inode: InodeNumber, handle: u64) {
+        self.listings.close(handle);
+    }
+
+    fn get_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Bytes> {
+        self.xattr_value(inode, name)
+    }
+
+    fn list_xattrs(&self, inode: InodeNumber) -> Result<Bytes> {
+        self.xattr_names(inode)
+    }
+
+    fn set_xattr(&self, inode: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.put_xattr(inode, name, value, mode)
+    }
+
+    fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()> {
+        self.delete_xattr(inode, name)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.store.engine().sync()?;
+        Ok(())
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        let space = self.store.engine().space();
+        // Inodes need no room of their own; zeros say, as on other file systems without an inode table, that there
+        // is no such limit.
+        Ok(Statistics {
+            capacity: space.capacity,
+            free: space.free,
+            available: space.available,
+            inodes: 0,
+            inodes_free: 0,
+        })
+    }
+
+    fn fetch(&self, miss: Miss) -> Result<()> {
+        Ok(self.store.engine().fetch(miss)?)
+    }
+
+    fn make_room(&self, may_wait: bool) -> Result<()> {
+        // The engine's call returns at once where there is room.
+        let _ = may_wait;
+        Ok(self.store.engine().make_room()?)
+    }
+}

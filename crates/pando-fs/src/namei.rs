@@ -1,0 +1,157 @@
+//! From names to inodes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::inode::{Inode, Place};
+use crate::names::Names;
+use crate::operations::{Caller, Entry, InodeNumber};
+use crate::schema::{Record, key};
+use crate::{Error, FileSystem, Result};
+
+const STICKY: u32 = 0o1000;
+
+/// Refuses what cannot be the name of something in a directory.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > key::NAME_LENGTH_MAX {
+        return Err(Error::NameTooLong);
+    }
+    let special = name.is_empty() || name == b"." || name == b"..";
+    if special || name.iter().any(|byte| matches!(byte, 0 | b'/')) { Err(Error::Invalid) } else { Ok(()) }
+}
+
+/// The metadata key of a name, if it is not too long for the index.
+pub(crate) fn name_key(path: &[u8], name: &[u8]) -> Result<Bytes> {
+    let key = key::child_key(path, name);
+    if key.len() > key::METADATA_KEY_LENGTH_MAX { Err(Error::NameTooLong) } else { Ok(key) }
+}
+
+/// In a directory with the sticky bit only the owner of the name's inode, the directory's owner and root may
+/// take a name away.
+pub(crate) fn check_sticky(caller: &Caller, directory: &Record, inode: &Record) -> Result<()> {
+    let owner = caller.uid == 0 || caller.uid == inode.uid || caller.uid == directory.uid;
+    if directory.mode & STICKY == 0 || owner { Ok(()) } else { Err(Error::NotPermitted) }
+}
+
+impl FileSystem {
+    pub(crate) fn lookup_name(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
+        let directory = self.inode(parent)?;
+        if !directory.is_directory() {
+            return Err(Error::NotADirectory);
+        }
+        if name == b"." || name == b".." {
+            return self.lookup_dots(directory, name);
+        }
+        if name.len() > key::NAME_LENGTH_MAX {
+            return Err(Error::NameTooLong);
+        }
+        let epoch = self.namespace.read();
+        let mut names = directory.names()?;
+        let path = directory.path(*epoch)?;
+        let inode = self.resolve(&directory, &names, &path, name)?.ok_or(Error::NotFound)?;
+        self.adopt(&directory, &mut names, name, &inode)?;
+        let attributes = inode.read()?.record.attributes();
+        Ok(Entry { attributes })
+    }
+
+    fn lookup_dots(&self, directory: Arc<Inode>, name: &[u8]) -> Result<Entry> {
+        let _epoch = self.namespace.read();
+        let inode = if name == b".." { directory.parent().unwrap_or(directory) } else { directory };
+        if !inode.acquire() {
+            return Err(Error::Stale);
+        }
+        let attributes = inode.read()?.record.attributes();
+        Ok(Entry { attributes })
+    }
+
+    /// The inode of a name in a directory whose names are locked. One that is not in the table comes back detached.
+    pub(crate) fn resolve(
+        &self,
+        directory: &Arc<Inode>,
+        names: &Names,
+        path: &[u8],
+        name: &[u8],
+    ) -> Result<Option<Arc<Inode>>> {
+        if let Some(number) = names.known(name) {
+            let inode = self.table.get(number);
+            return Ok(Some(inode.expect("IN-2: the names of a directory know only inodes in the table")));
+        }
+        if names.is_absent(name) {
+            return Ok(None);
+        }
+        let record = self.store.record(&name_key(path, name)?)?;
+        Ok(record.map(|record| self.inode_of(directory, name, record)))
+    }
+
+    /// A detached inode for a record found under a name.
+    pub(crate) fn inode_of(&self, directory: &Arc<Inode>, name: &[u8], record: Record) -> Arc<Inode> {
+        let place = Place::Named { parent: directory.clone(), name: Bytes::copy_from_slice(name) };
+        Inode::detached(record, place, &self.budget, false)
+    }
+
+    /// Counts one reference to the inode of a name, and puts it into the table if it is not there yet.
+    pub(crate) fn adopt(
+        &self,
+        directory: &Arc<Inode>,
+        names: &mut Names,
+        name: &[u8],
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
+        if inode.acquire() {
+            return Ok(());
+        }
+        if !directory.acquire() {
+            return Err(Error::Stale);
+        }
+        if !self.table.insert(inode) {
+            directory.release(1);
+            let what = format!("FS-4: two names have the inode number {}", inode.number.0);
+            return Err(Error::Engine(pando_engine::Error::Damaged { what }));
+        }
+        inode.attach();
+        names.attach(Bytes::copy_from_slice(name), inode.number);
+        Ok(())
+    }
+
+    pub(crate) fn forget_inode(&self, number: InodeNumber, count: u64) {
+        if number == crate::operations::ROOT {
+            return;
+        }
+        if let Some(inode) = self.table.get(number)
+            && inode.release(count)
+        {
+            self.drop_unreferenced(inode);
+        }
+    }
+
+    /// Takes an inode without references out of the table, and its ancestors that were there for its sake only.
+    pub(crate) fn drop_unreferenced(&self, inode: Arc<Inode>) {
+        let mut next = Some(inode);
+        while let Some(inode) = next.take() {
+            let epoch = self.namespace.read();
+            match inode.place() {
+                Place::Root => {}
+                Place::Orphan => self.drop_orphan(&inode, *epoch),
+                Place::Named { parent, name } => {
+                    let mut names = parent.names().expect("IN-3: a parent is a directory");
+                    if !inode.is_at(&parent, &name) {
+                        // It was renamed or unlinked meanwhile: look again.
+                        next = Some(inode.clone());
+                        continue;
+                    }
+                    let mut state = inode.write_any();
+                    if inode.detach(&mut state) {
+                        names.detach(&name);
+                        self.table.remove(inode.number);
+                        drop(state);
+                        drop(names);
+                        if parent.release(1) {
+                            next = Some(parent);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Inodes without a name that are still referenced.
+//!
+//! Unlinking moves the record to the orphan's own key and leaves the blocks where they lie: they are *parked*, and the
+//! record says where. The last `forget` deletes both. Whoever needs a key under which something is parked first moves
+//! it to the orphan's own key, in the batch that uses the key ([`FileSystem::evict`]). What a crash leaves is deleted at
+//! the next open.
+//!
+//! * OR-1 every orphan in memory whose record has `parked` set is in [`Parked`] under that key, and nothing else is.
+
+use std::collections::BTreeMap;
+use std::ops::Bound as Limit;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
+use parking_lot::Mutex;
+
+use crate::inode::{Inode, Place, States};
+use crate::schema::{Record, key};
+use crate::store;
+use crate::{FileSystem, Result};
+
+/// Orphans whose data lie under a path key, by that key.
+pub(crate) struct Parked {
+    by_key: Mutex<BTreeMap<Bytes, Arc<Inode>>>,
+}
+
+impl Parked {
+    pub(crate) fn new() -> Self {
+        Self { by_key: Mutex::default() }
+    }
+
+    /// What is parked under this metadata key.
+    pub(crate) fn at(&self, metadata_key: &[u8]) -> Option<Arc<Inode>> {
+        self.by_key.lock().get(metadata_key).cloned()
+    }
+
+    /// What is parked under keys that begin with this.
+    pub(crate) fn below(&self, prefix: &[u8]) -> Vec<Arc<Inode>> {
+        let by_key = self.by_key.lock();
+        let from = by_key.range::<[u8], _>((Limit::Included(prefix), Limit::Unbounded));
+        from.take_while(|(key, _)| key.starts_with(prefix)).map(|(_, inode)| inode.clone()).collect()
+    }
+
+    pub(crate) fn is_free(&self, prefix: &[u8]) -> bool {
+        let by_key = self.by_key.lock();
+        let mut from = by_key.range::<[u8], _>((Limit::Included(prefix), Limit::Unbounded));
+        !from.next().is_some_and(|(key, _)| key.starts_with(prefix))
+    }
+
+    pub(crate) fn insert(&self, metadata_key: Bytes, inode: Arc<Inode>) {
+        let before = self.by_key.lock().insert(metadata_key, inode);
+        assert!(before.is_none(), "OR-1: two orphans are parked under one key");
+    }
+
+    pub(crate) fn remove(&self, metadata_key: &[u8]) {
+        self.by_key.lock().remove(metadata_key);
+    }
+}
+
+impl FileSystem {
+    /// Adds to the batch what moves parked orphans to their own keys, for those that are (still) parked under
+    /// `prefix` or below. Their states are locked. Give the result to [`FileSystem::settle_evicted`] once the batch is
+    /// applied.
+    pub(crate) fn evict<'a>(
+        &self,
+        batch: &mut Batch,
+        states: &States,
+        orphans: impl IntoIterator<Item = &'a Arc<Inode>>,
+        prefix: &[u8],
+    ) -> Vec<(Arc<Inode>, Record)> {
+        let mut evicted = Vec::new();
+        for inode in orphans {
+            let mut record = states.record(inode).clone();
+            if inode.is_detached() || record.parked.is_empty() || !record.parked.starts_with(prefix) {
+                continue;
+            }
+            let from = key::data_prefix(&std::mem::take(&mut record.parked));
+            let own = key::orphan_key(inode.number.0);
+            batch.move_range(Tree::Data, from, key::data_prefix(&own));
+            batch.put(Tree::Metadata, own, record.encode());
+            evicted.push((inode.clone(), record));
+        }
+        evicted
+    }
+
+    /// Makes in memory what [`FileSystem::evict`] did in the batch.
+    pub(crate) fn settle_evicted(&self, states: &mut States, evicted: Vec<(Arc<Inode>, Record)>) {
+        for (inode, record) in evicted {
+            self.parked.remove(&states.record(&inode).parked);
+            states.set_record(&inode, record);
+        }
+    }
+
+    /// Deletes an orphan that has no references any more, and takes it out of the table.
+    pub(crate) fn drop_orphan(&self, inode: &Arc<Inode>, epoch: u64) {
+        let mut state = inode.write_any();
+        if !inode.detach(&mut state) {
+            return;
+        }
+        let record = &state.record;
+        let mut batch = Batch::reclaiming();
+        batch.delete(Tree::Metadata, key::orphan_key(inode.number.0));
+        if record.has_data()
+            && let Ok(prefix) = inode.data_prefix(epoch, record)
+        {
+            batch.delete_range(Tree::Data, KeyRange::prefix(prefix));
+        }
+        // Where this fails the volume takes no changes any more, and the next open deletes the orphan.
+        let _ = self.store.apply(batch);
+        if !record.parked.is_empty() {
+            self.parked.remove(&record.parked);
+        }
+        self.table.remove(inode.number);
+    }
+
+    /// Deletes every orphan in memory, referenced or not: the volume is about to be closed.
+    pub(crate) fn reclaim_all_orphans(&self) {
+        let epoch = self.namespace.read();
+        for inode in self.table.all() {
+            if matches!(inode.place(), Place::Orphan) {
+                inode.release(u64::MAX - 1);
+                self.drop_orphan(&inode, *epoch);
+            }
+        }
+    }
+
+    /// Deletes the orphans that the last mount left. Waits for the device.
+    pub(crate) fn delete_orphans(&self) -> Result<()> {
+        let engine = self.store.engine();
+        let limit = ScanLimit { entries: 256, bytes: 1 << 20 };
+        let mut range = Some(KeyRange::prefix(vec![key::ORPHAN_TAG]));
+        while let Some(part) = range {
+            let scan = engine
+                .waiting(|| engine.scan(Tree::Metadata, &part, pando_engine::Direction::Forward, limit))?;
+            for (orphan_key, value) in scan.entries {
+                let record = store::decode(&orphan_key, &value)?;
+                let mut batch = Batch::reclaiming();
+                let lies_under = if record.parked.is_empty() { &orphan_key } else { &record.parked };
+                batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(lies_under)));
+                batch.delete(Tree::Metadata, orphan_key);
+                engine.make_room()?;
+                self.store.apply(batch)?;
+            }
+            range = scan.rest;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,332 @@
+//! rename: one batch with the records, the data and, for directories, everything below.
+//!
+//! A rename of files takes the locks of the two directories. One that moves a directory takes the name space lock
+//! exclusively: it changes the keys of everything below, so nothing else may be under way.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_engine::{Batch, Tree};
+
+use crate::inode::{Inode, Place, States};
+use crate::locks::MutexGuard;
+use crate::namei::{check_name, check_sticky, name_key};
+use crate::names::Names;
+use crate::operations::{Caller, InodeNumber, RenameMode};
+use crate::schema::{Record, Timestamp, key};
+use crate::{Error, FileSystem, Result};
+
+/// One end of a rename.
+struct End<'a> {
+    directory: &'a Arc<Inode>,
+    name: &'a [u8],
+    /// The directory's path.
+    path: Bytes,
+    /// Metadata key of the name.
+    key: Bytes,
+}
+
+impl<'a> End<'a> {
+    fn new(directory: &'a Arc<Inode>, name: &'a [u8], epoch: u64) -> Result<Self> {
+        let path = directory.path(epoch)?;
+        let key = name_key(&path, name)?;
+        Ok(Self { directory, name, path, key })
+    }
+
+    /// What everything below the name begins with, if it is a directory's.
+    fn subtree(&self) -> Bytes {
+        key::subtree_prefix(&key::child_path(&self.path, self.name))
+    }
+
+    fn place(&self) -> Place {
+        Place::Named { parent: self.directory.clone(), name: Bytes::copy_from_slice(self.name) }
+    }
+}
+
+/// The names of one or two directories, locked.
+struct BothNames<'a> {
+    from: MutexGuard<'a, Names>,
+    /// `None` if it is the same directory.
+    to: Option<MutexGuard<'a, Names>>,
+}
+
+impl<'a> BothNames<'a> {
+    fn lock(from: &'a Inode, to: &'a Inode) -> Result<Self> {
+        if from.number == to.number {
+            return Ok(Self { from: from.names()?, to: None });
+        }
+        if from.number < to.number {
+            let from = from.names()?;
+            return Ok(Self { from, to: Some(to.names()?) });
+        }
+        let to = to.names()?;
+        Ok(Self { from: from.names()?, to: Some(to) })
+    }
+
+    fn to(&self) -> &Names {
+        self.to.as_ref().unwrap_or(&self.from)
+    }
+
+    fn to_mut(&mut self) -> &mut Names {
+        self.to.as_mut().unwrap_or(&mut self.from)
+    }
+}
+
+/// Whether a rename could be done with the locks it had.
+enum Outcome {
+    /// Done; these directories may have lost their last reference.
+    Done(Vec<Arc<Inode>>),
+    /// A directory moves: the name space lock must be exclusive.
+    MovesDirectory,
+}
+
+impl FileSystem {
+    pub(crate) fn rename_name(
+        &self,
+        caller: &Caller,
+        parent: InodeNumber,
+        name: &[u8],
+        new_parent: InodeNumber,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let (directory, new_directory) = (self.inode(parent)?, self.inode(new_parent)?);
+        check_name(name)?;
+        check_name(new_name)?;
+        let rename = |epoch: u64, exclusive: bool| {
+            let names = BothNames::lock(&directory, &new_directory)?;
+            let (from, to) = (End::new(&directory, name, epoch)?, End::new(&new_directory, new_name, epoch)?);
+            self.rename_locked(caller, &from, &to, names, mode, epoch, exclusive)
+        };
+        let mut outcome = {
+            let epoch = self.namespace.read();
+            rename(*epoch, false)?
+        };
+        if matches!(outcome, Outcome::MovesDirectory) {
+            let mut epoch = self.namespace.write();
+            outcome = rename(*epoch, true)?;
+            *epoch += 1;
+        }
+        if let Outcome::Done(unreferenced) = outcome {
+            for directory in unreferenced {
+                self.drop_unreferenced(directory);
+            }
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "rename(2) has that many, and the locks come on top")]
+    fn rename_locked(
+        &self,
+        caller: &Caller,
+        from: &End,
+        to: &End,
+        mut names: BothNames,
+        mode: RenameMode,
+        epoch: u64,
+        exclusive: bool,
+    ) -> Result<Outcome> {
+        let source =
+            self.resolve(from.directory, &names.from, &from.path, from.name)?.ok_or(Error::NotFound)?;
+        let target = self.resolve(to.directory, names.to(), &to.path, to.name)?;
+        check_kinds(&source, target.as_deref(), mode)?;
+        if target.as_ref().is_some_and(|target| target.number == source.number) {
+            return Ok(Outcome::Done(Vec::new()));
+        }
+        let moves_directory =
+            source.is_directory() || target.as_ref().is_some_and(|target| target.is_directory());
+        if moves_directory && !exclusive {
+            return Ok(Outcome::MovesDirectory);
+        }
+        if is_at_or_below(to.directory, &source) {
+            return Err(Error::Invalid);
+        }
+        if let Some(target) = &target
+            && mode == RenameMode::Exchange
+            && is_at_or_below(from.directory, target)
+        {
+            return Err(Error::Invalid);
+        }
+        let mut parked = Vec::new();
+        if moves_directory {
+            parked.extend(self.parked.below(&from.subtree()));
+            parked.extend(self.parked.below(&to.subtree()));
+        }
+        parked.extend(self.parked.at(&to.key));
+        let involved = parked.iter().chain([from.directory, to.directory, &source]).chain(&target);
+        let mut states = States::lock(involved);
+        states.check_attached(from.directory)?;
+        states.check_attached(to.directory)?;
+        check_sticky(caller, states.record(from.directory), states.record(&source))?;
+        if let Some(target) = &target {
+            check_sticky(caller, states.record(to.directory), states.record(target))?;
+            if mode != RenameMode::Exchange && states.record(target).entries > 0 {
+                return Err(Error::NotEmpty);
+            }
+        }
+
+        let now = self.now();
+        let mut batch = Batch::new();
+        let evicted = self.evict(&mut batch, &states, &parked, b"\0");
+        let moved = changed_record(states.record(&source), now);
+        let mut removed = None;
+        let mut exchanged = None;
+        match &target {
+            Some(target) if mode == RenameMode::Exchange => {
+                let record = changed_record(states.record(target), now);
+                exchange(&mut batch, from, &moved, to, &record);
+                exchanged = Some(record);
+            }
+            _ => {
+                if let Some(target) = &target {
+                    let record = states.record(target);
+                    removed = self.remove_from_batch(&mut batch, target, record, &to.key, now, false);
+                }
+                move_to(&mut batch, from, to, &moved);
+            }
+        }
+        let directories = changed_directories(from, to, &source, target.as_deref(), mode, &states, now);
+        for (directory, record) in &directories {
+            // The key is the old one: where the directory itself lies below what moves, it was refused above.
+            batch.update(Tree::Metadata, directory.key(epoch)?, record.hot_update());
+        }
+        self.store.apply(batch)?;
+
+        self.settle_evicted(&mut states, evicted);
+        for (directory, record) in directories {
+            states.set_record(&directory, record);
+        }
+        states.set_record(&source, moved);
+        names.from.remove(from.name);
+        let mut unreferenced = Vec::new();
+        if let Some(target) = &target {
+            names.to_mut().remove(to.name);
+            let was_known = !target.is_detached();
+            if let Some(record) = exchanged {
+                states.set_record(target, record);
+                unreferenced.extend(place(&mut names.from, target, to, from));
+            } else {
+                self.settle_removed(&mut states, target, removed);
+                unreferenced.extend((was_known && to.directory.release(1)).then(|| to.directory.clone()));
+            }
+        }
+        unreferenced.extend(place(names.to_mut(), &source, from, to));
+        Ok(Outcome::Done(unreferenced))
+    }
+}
+
+/// What rename(2) says of the types of what is renamed and what is there.
+fn check_kinds(source: &Inode, target: Option<&Inode>, mode: RenameMode) -> Result<()> {
+    match (target, mode) {
+        (Some(_), RenameMode::NoReplace) => Err(Error::Exists),
+        (None, RenameMode::Exchange) => Err(Error::NotFound),
+        (Some(target), RenameMode::Replace) => match (source.is_directory(), target.is_directory()) {
+            (true, false) => Err(Error::NotADirectory),
+            (false, true) => Err(Error::IsADirectory),
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// True if `inode` is the directory or one of its ancestors.
+fn is_at_or_below(directory: &Arc<Inode>, inode: &Inode) -> bool {
+    let mut next = inode.is_directory().then(|| directory.clone());
+    while let Some(directory) = next {
+        if directory.number == inode.number {
+            return true;
+        }
+        next = directory.parent();
+    }
+    false
+}
+
+fn changed_record(record: &Record, now: Timestamp) -> Record {
+    Record { changed: now, ..record.clone() }
+}
+
+/// Moves record, data and, of a directory, everything below.
+fn move_to(batch: &mut Batch, from: &End, to: &End, record: &Record) {
+    batch.delete(Tree::Metadata, from.key.clone());
+    batch.put(Tree::Metadata, to.key.clone(), record.encode());
+    for (tree, from, to) in ranges(from, to, record) {
+        batch.move_range(tree, from, to);
+    }
+}
+
+/// The ranges that move with a record: its data, and what lies below a directory that is not empty.
+fn ranges(from: &End, to: &End, record: &Record) -> Vec<(Tree, Bytes, Bytes)> {
+    let mut ranges = Vec::new();
+    if record.has_data() {
+        ranges.push((Tree::Data, key::data_prefix(&from.key), key::data_prefix(&to.key)));
+    }
+    if record.entries > 0 {
+        ranges.extend(Tree::ALL.map(|tree| (tree, from.subtree(), to.subtree())));
+    }
+    ranges
+}
+
+/// Exchanges two names. What comes from `to` waits under an orphan's prefix until its place is free.
+fn exchange(batch: &mut Batch, from: &End, record: &Record, to: &End, other: &Record) {
+    let aside = key::orphan_key(other.number);
+    let waiting = |index: usize| Bytes::from([&aside[..], b"\0", &[index as u8]].concat());
+    let back = ranges(to, from, other);
+    for (index, (tree, old, _)) in back.iter().enumerate() {
+        batch.move_range(*tree, old.clone(), waiting(index));
+    }
+    batch.put(Tree::Metadata, to.key.clone(), record.encode());
+    batch.put(Tree::Metadata, from.key.clone(), other.encode());
+    for (tree, old, new) in ranges(from, to, record) {
+        batch.move_range(tree, old, new);
+    }
+    for (index, (tree, _, new)) in back.into_iter().enumerate() {
+        batch.move_range(tree, waiting(index), new);
+    }
+}
+
+/// The records of the two directories after the rename.
+fn changed_directories(
+    from: &End,
+    to: &End,
+    source: &Inode,
+    target: Option<&Inode>,
+    mode: RenameMode,
+    states: &States,
+    now: Timestamp,
+) -> Vec<(Arc<Inode>, Record)> {
+    let count = |is_there: bool| u64::from(is_there);
+    let subdirectory = |inode: Option<&Inode>| count(inode.is_some_and(Inode::is_directory));
+    let taken = (1, subdirectory(Some(source)));
+    let replaced = (count(target.is_some()), subdirectory(target));
+    // What leaves `from`, and what comes to it.
+    let back = if mode == RenameMode::Exchange { replaced } else { (0, 0) };
+    let change = |record: &mut Record, plus: (u64, u64), minus: (u64, u64)| {
+        record.entries = (record.entries + plus.0).saturating_sub(minus.0);
+        record.links = (u64::from(record.links) + plus.1).saturating_sub(minus.1) as u32;
+        (record.modified, record.changed) = (now, now);
+    };
+    let mut old = states.record(from.directory).clone();
+    change(&mut old, back, taken);
+    if from.directory.number == to.directory.number {
+        change(&mut old, taken, replaced);
+        return vec![(from.directory.clone(), old)];
+    }
+    let mut new = states.record(to.directory).clone();
+    change(&mut new, taken, replaced);
+    vec![(from.directory.clone(), old), (to.directory.clone(), new)]
+}
+
+/// Gives an inode its new place in memory. The directory it left is returned if nothing refers to it any more.
+fn place(names: &mut Names, inode: &Arc<Inode>, from: &End, to: &End) -> Option<Arc<Inode>> {
+    let name = Bytes::copy_from_slice(to.name);
+    names.insert(&name);
+    if inode.is_detached() {
+        return None;
+    }
+    names.attach(name, inode.number);
+    inode.set_place(to.place());
+    let held = to.directory.acquire();
+    assert!(held, "IN-2: a directory whose state is locked does not leave the table");
+    from.directory.release(1).then(|| from.directory.clone())
+}

@@ -1,0 +1,172 @@
+//! Names go: unlink and rmdir. One batch takes the name, makes the orphan and changes the directory.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_engine::{Batch, KeyRange, Tree};
+
+use crate::inode::{Inode, Place, States};
+use crate::locks::MutexGuard;
+use crate::namei::{check_name, check_sticky};
+use crate::names::Names;
+use crate::operations::{Caller, InodeNumber};
+use crate::schema::{Record, Timestamp, key};
+use crate::{Error, FileSystem, Result};
+
+enum Attempt {
+    Done,
+    /// The name is another inode's now.
+    Changed(Arc<Inode>),
+}
+
+impl FileSystem {
+    pub(crate) fn remove_name(
+        &self,
+        caller: &Caller,
+        parent: InodeNumber,
+        name: &[u8],
+        is_directory: bool,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let directory = self.inode(parent)?;
+        let epoch = self.namespace.read();
+        check_name(name)?;
+        let path = directory.path(*epoch)?;
+        let mut found =
+            self.resolve(&directory, &*directory.names()?, &path, name)?.ok_or(Error::NotFound)?;
+        loop {
+            match (is_directory, found.is_directory()) {
+                (true, false) => return Err(Error::NotADirectory),
+                (false, true) => return Err(Error::IsADirectory),
+                _ => {}
+            }
+            match self.remove_inode(caller, &directory, name, &found, *epoch)? {
+                Attempt::Done => break,
+                Attempt::Changed(other) => found = other,
+            }
+        }
+        drop(epoch);
+        if !found.is_detached() && directory.release(1) {
+            self.drop_unreferenced(directory);
+        }
+        Ok(())
+    }
+
+    /// Removes the name if it still is the inode's. A directory's own names are locked too, so that nothing comes to be
+    /// in it; the order of the locks makes it necessary to look again.
+    fn remove_inode(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+        epoch: u64,
+    ) -> Result<Attempt> {
+        let (mut names, _inode_names) = lock_names(directory, inode)?;
+        // The directory may have been removed before its names were locked.
+        let path = directory.path(epoch)?;
+        let again = self.resolve(directory, &names, &path, name)?.ok_or(Error::NotFound)?;
+        if again.number != inode.number || again.is_detached() != inode.is_detached() {
+            return Ok(Attempt::Changed(again));
+        }
+        if !inode.is_detached() && !Arc::ptr_eq(&again, inode) {
+            return Ok(Attempt::Changed(again));
+        }
+        // A detached inode may hold a record that was read before the names were locked.
+        let inode = &again;
+        let key = key::child_key(&path, name);
+        let mut states = States::lock([directory, inode]);
+        states.check_attached(directory)?;
+        check_sticky(caller, states.record(directory), states.record(inode))?;
+        if states.record(inode).entries > 0 {
+            return Err(Error::NotEmpty);
+        }
+
+        let now = self.now();
+        let mut batch = Batch::reclaiming();
+        let mut directory_record = states.record(directory).clone();
+        directory_record.entries = directory_record.entries.saturating_sub(1);
+        (directory_record.modified, directory_record.changed) = (now, now);
+        let removed = self.remove_from_batch(&mut batch, inode, states.record(inode), &key, now, true);
+        if inode.is_directory() {
+            directory_record.links = directory_record.links.saturating_sub(1);
+            let below = key::subtree_prefix(&key::child_path(&path, name));
+            // One message each that swallows what the deletions of the children left.
+            if self.parked.is_free(&below) {
+                batch.delete_range(Tree::Metadata, KeyRange::prefix(below.clone()));
+                batch.delete_range(Tree::Data, KeyRange::prefix(below));
+            }
+        }
+        batch.update(Tree::Metadata, directory.key(epoch)?, directory_record.hot_update());
+        self.store.apply(batch)?;
+
+        states.set_record(directory, directory_record);
+        names.remove(name);
+        self.settle_removed(&mut states, inode, removed);
+        Ok(Attempt::Done)
+    }
+
+    /// Adds to the batch what takes the inode's name away. An inode that nobody refers to is deleted; of one in the
+    /// table, the record of the orphan that it becomes is returned. Its data stay where they are (`may_park`), or go to the
+    /// orphan's own key because the name is about to be used again.
+    pub(crate) fn remove_from_batch(
+        &self,
+        batch: &mut Batch,
+        inode: &Inode,
+        record: &Record,
+        metadata_key: &Bytes,
+        now: Timestamp,
+        may_park: bool,
+    ) -> Option<Record> {
+        batch.delete(Tree::Metadata, metadata_key.clone());
+        let data = key::data_prefix(metadata_key);
+        if inode.is_detached() {
+            if record.has_data() {
+                batch.delete_range(Tree::Data, KeyRange::prefix(data));
+            }
+            return None;
+        }
+        let mut orphan = record.clone();
+        orphan.links = 0;
+        orphan.changed = now;
+        let own = key::orphan_key(inode.number.0);
+        if record.has_data() {
+            if may_park {
+                orphan.parked = metadata_key.clone();
+            } else {
+                batch.move_range(Tree::Data, data, key::data_prefix(&own));
+            }
+        }
+        batch.put(Tree::Metadata, own, orphan.encode());
+        Some(orphan)
+    }
+
+    /// Makes in memory what [`FileSystem::remove_from_batch`] did in the batch.
+    pub(crate) fn settle_removed(&self, states: &mut States, inode: &Arc<Inode>, removed: Option<Record>) {
+        if let Some(record) = removed {
+            if !record.parked.is_empty() {
+                self.parked.insert(record.parked.clone(), inode.clone());
+            }
+            states.set_record(inode, record);
+            inode.set_place(Place::Orphan);
+            inode.forget_path();
+        }
+    }
+}
+
+/// Locks the names of a directory and, if it is one that others may know, of the directory found in it.
+fn lock_names<'a>(
+    directory: &'a Inode,
+    inode: &'a Inode,
+) -> Result<(MutexGuard<'a, Names>, Option<MutexGuard<'a, Names>>)> {
+    if !inode.is_directory() || inode.is_detached() {
+        return Ok((directory.names()?, None));
+    }
+    if inode.number < directory.number {
+        let inode_names = inode.names()?;
+        Ok((directory.names()?, Some(inode_names)))
+    } else {
+        let names = directory.names()?;
+        Ok((names, Some(inode.names()?)))
+    }
+}

@@ -1,0 +1,150 @@
+//! Extended attributes. Values up to 512 bytes lie in the inode record, larger ones in the data index; the record has
+//! all names. Values are opaque, those of ACLs too.
+
+use bytes::Bytes;
+use pando_engine::{Batch, Tree};
+
+use crate::operations::{InodeNumber, XattrMode};
+use crate::schema::{Record, Xattr, XattrValue, key};
+use crate::{Error, FileSystem, Result};
+
+/// Largest value (`XATTR_SIZE_MAX`).
+const VALUE_LENGTH_MAX: usize = 64 * 1024;
+/// Most bytes of all names of an inode with their NULs (`XATTR_LIST_MAX`).
+const LIST_LENGTH_MAX: usize = 64 * 1024;
+/// Largest value in a record.
+const INLINE_LENGTH_MAX: usize = 512;
+/// Most bytes of values in one record; what comes behind goes to the data index.
+const INLINE_TOTAL_MAX: usize = 4096;
+
+const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > key::NAME_LENGTH_MAX || name.is_empty() {
+        return Err(Error::AttributeTooBig);
+    }
+    let known = NAME_SPACES.iter().any(|space| name.len() > space.len() && name.starts_with(space));
+    if !(known || ACLS.contains(&name)) {
+        return Err(Error::NotSupported);
+    }
+    if name.contains(&0) { Err(Error::Invalid) } else { Ok(()) }
+}
+
+fn position(record: &Record, name: &[u8]) -> Option<usize> {
+    record.xattrs.iter().position(|xattr| xattr.name == name)
+}
+
+/// Deletes the large values that the old record names and the new one does not.
+pub(crate) fn delete_lost_values(batch: &mut Batch, data_prefix: &[u8], old: &Record, new: &Record) {
+    for xattr in &old.xattrs {
+        let stays = new
+            .xattrs
+            .iter()
+            .any(|kept| kept.name == xattr.name && matches!(kept.value, XattrValue::Large(_)));
+        if matches!(xattr.value, XattrValue::Large(_)) && !stays {
+            batch.delete(Tree::Data, key::xattr_key(data_prefix, &xattr.name));
+        }
+    }
+}
+
+impl FileSystem {
+    pub(crate) fn xattr_value(&self, number: InodeNumber, name: &[u8]) -> Result<Bytes> {
+        let inode = self.inode(number)?;
+        let epoch = self.namespace.read();
+        let state = inode.read()?;
+        let at = position(&state.record, name).ok_or(Error::NoAttribute)?;
+        match &state.record.xattrs[at].value {
+            XattrValue::Inline(value) => Ok(value.clone()),
+            XattrValue::Large(_) => {
+                let prefix = inode.data_prefix(*epoch, &state.record)?;
+                let value = self.store.get(Tree::Data, &key::xattr_key(&prefix, name))?;
+                let what = || format!("FS-1: a large attribute of inode {} is missing", number.0);
+                Ok(value.ok_or_else(|| pando_engine::Error::Damaged { what: what() })?)
+            }
+        }
+    }
+
+    pub(crate) fn xattr_names(&self, number: InodeNumber) -> Result<Bytes> {
+        let inode = self.inode(number)?;
+        let state = inode.read()?;
+        let mut list = Vec::new();
+        for xattr in &state.record.xattrs {
+            list.extend_from_slice(&xattr.name);
+            list.push(0);
+        }
+        Ok(list.into())
+    }
+
+    pub(crate) fn put_xattr(
+        &self,
+        number: InodeNumber,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.check_writable()?;
+        check_name(name)?;
+        if value.len() > VALUE_LENGTH_MAX {
+            return Err(Error::AttributeTooBig);
+        }
+        self.change_xattrs(number, |record, batch, prefix| {
+            let at = position(record, name);
+            match (mode, at) {
+                (XattrMode::Create, Some(_)) => return Err(Error::Exists),
+                (XattrMode::Replace, None) => return Err(Error::NoAttribute),
+                _ => {}
+            }
+            let others = record.xattrs.iter().filter(|xattr| xattr.name != name);
+            let inline: usize = others.map(|xattr| inline_length(&xattr.value)).sum();
+            let value = if value.len() <= INLINE_LENGTH_MAX && inline + value.len() <= INLINE_TOTAL_MAX {
+                XattrValue::Inline(Bytes::copy_from_slice(value))
+            } else {
+                batch.put(Tree::Data, key::xattr_key(prefix, name), Bytes::copy_from_slice(value));
+                XattrValue::Large(value.len() as u32)
+            };
+            match at {
+                Some(at) => record.xattrs[at].value = value,
+                None => record.xattrs.push(Xattr { name: Bytes::copy_from_slice(name), value }),
+            }
+            let list: usize = record.xattrs.iter().map(|xattr| xattr.name.len() + 1).sum();
+            if list > LIST_LENGTH_MAX { Err(Error::NoSpace) } else { Ok(()) }
+        })
+    }
+
+    pub(crate) fn delete_xattr(&self, number: InodeNumber, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.change_xattrs(number, |record, _, _| {
+            let at = position(record, name).ok_or(Error::NoAttribute)?;
+            record.xattrs.remove(at);
+            Ok(())
+        })
+    }
+
+    fn change_xattrs(
+        &self,
+        number: InodeNumber,
+        change: impl FnOnce(&mut Record, &mut Batch, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let inode = self.inode(number)?;
+        let epoch = self.namespace.read();
+        let mut state = inode.write()?;
+        let mut record = state.record.clone();
+        let mut batch = Batch::new();
+        let prefix = inode.data_prefix(*epoch, &record)?;
+        change(&mut record, &mut batch, &prefix)?;
+        delete_lost_values(&mut batch, &prefix, &state.record, &record);
+        record.changed = self.now();
+        batch.put(Tree::Metadata, inode.key(*epoch)?, record.encode());
+        self.store.apply(batch)?;
+        state.record = record;
+        Ok(())
+    }
+}
+
+fn inline_length(value: &XattrValue) -> usize {
+    match value {
+        XattrValue::Inline(value) => value.len(),
+        XattrValue::Large(_) => 0,
+    }
+}

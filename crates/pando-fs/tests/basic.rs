@@ -1,0 +1,242 @@
+//! One call after the other, each with what it must do to the tree.
+
+mod common;
+
+use common::{Volume, bytes};
+use pando_fs::operations::{
+    AllocateMode, FileType, Operations, ROOT, RenameMode, Seek, SetAttributes, XattrMode,
+};
+use pando_fs::{Error, InodeNumber};
+
+#[test]
+fn a_file_is_made_written_read_and_removed() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    volume.write(file, 0, b"hello");
+    volume.write(file, 5, b" world");
+    assert_eq!(volume.read(file, 0, 100), b"hello world");
+    assert_eq!(volume.read(file, 6, 3), b"wor");
+    assert_eq!(volume.names(ROOT), ["f"]);
+    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    assert_eq!(volume.fs.lookup(ROOT, b"f"), Err(Error::NotFound));
+    assert!(volume.names(ROOT).is_empty());
+}
+
+#[test]
+fn an_unlinked_file_is_used_on_and_its_name_too() {
+    let volume = Volume::new();
+    let old = volume.file(ROOT, "f");
+    volume.write(old, 0, &[7; 10_000]);
+    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    volume.write(old, 10_000, b"tail");
+    let new = volume.file(ROOT, "f");
+    volume.write(new, 0, b"new");
+    assert_eq!(volume.read(old, 9_998, 100), b"\x07\x07tail");
+    assert_eq!(volume.read(new, 0, 100), b"new");
+    assert_eq!(volume.fs.get_attributes(old).unwrap().links, 0);
+    volume.fs.forget(old, 1);
+    assert_eq!(volume.fs.get_attributes(old), Err(Error::Stale));
+    assert_eq!(volume.read(new, 0, 100), b"new");
+    volume.assert_clean();
+}
+
+#[test]
+fn a_truncated_file_grows_with_zeros() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    volume.write(file, 0, &[1; 9000]);
+    volume.resize(file, 5000);
+    volume.resize(file, 9000);
+    let read = volume.read(file, 0, 10_000);
+    assert_eq!(read.len(), 9000);
+    assert!(read[..5000].iter().all(|byte| *byte == 1) && read[5000..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_directory_moves_with_all_that_is_below() {
+    let volume = Volume::new();
+    let a = volume.directory(ROOT, "a");
+    let b = volume.directory(a, "b");
+    let file = volume.file(b, "f");
+    volume.write(file, 0, b"data");
+    let c = volume.directory(ROOT, "c");
+    volume.rename(ROOT, "a", c, "d").unwrap();
+    assert_eq!(volume.read(file, 0, 10), b"data");
+    assert_eq!(volume.walk("c/d/b/f"), Ok(file));
+    assert_eq!(volume.walk("a"), Err(Error::NotFound));
+    assert_eq!(volume.rename(ROOT, "c", b, "x"), Err(Error::Invalid));
+    assert_eq!(volume.fs.remove_directory(&volume.caller, c, b"d"), Err(Error::NotEmpty));
+    assert_eq!(volume.fs.get_attributes(c).unwrap().links, 3);
+    assert_eq!(volume.fs.get_attributes(ROOT).unwrap().links, 3);
+    volume.assert_clean();
+}
+
+#[test]
+fn a_directory_that_moves_leaves_orphans_below_it_readable() {
+    let volume = Volume::new();
+    let a = volume.directory(ROOT, "a");
+    let file = volume.file(a, "f");
+    volume.write(file, 0, b"data");
+    volume.fs.unlink(&volume.caller, a, b"f").unwrap();
+    volume.rename(ROOT, "a", ROOT, "b").unwrap();
+    let other = volume.directory(ROOT, "a");
+    let successor = volume.file(other, "f");
+    volume.write(successor, 0, b"successor");
+    assert_eq!(volume.read(file, 0, 10), b"data");
+    volume.assert_clean();
+    volume.fs.forget(file, 1);
+    assert_eq!(volume.read(successor, 0, 10), b"successor");
+    volume.assert_clean();
+}
+
+#[test]
+fn names_are_exchanged() {
+    let volume = Volume::new();
+    let a = volume.directory(ROOT, "a");
+    let inner = volume.file(a, "inner");
+    volume.write(inner, 0, b"inner");
+    let file = volume.file(ROOT, "f");
+    volume.write(file, 0, b"file");
+    let exchange = |from: &str, to: &str| {
+        volume.fs.rename(&volume.caller, ROOT, from.as_bytes(), ROOT, to.as_bytes(), RenameMode::Exchange)
+    };
+    exchange("a", "f").unwrap();
+    assert_eq!(volume.walk("f/inner"), Ok(inner));
+    assert_eq!(volume.walk("a"), Ok(file));
+    assert_eq!((volume.read(inner, 0, 9), volume.read(file, 0, 9)), (b"inner".to_vec(), b"file".to_vec()));
+    assert_eq!(exchange("a", "none"), Err(Error::NotFound));
+    volume.assert_clean();
+}
+
+#[test]
+fn holes_are_punched_and_found() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    volume.write(file, 0, &[9; 20_000]);
+    volume.fs.allocate(file, AllocateMode::PunchHole, 5000, 10_000).unwrap();
+    let read = volume.read(file, 0, 20_000);
+    assert!(read.iter().enumerate().all(|(at, byte)| (*byte == 0) == (5000..15_000).contains(&at)));
+    assert_eq!(volume.fs.seek(file, 0, Seek::Hole), Ok(8192));
+    assert_eq!(volume.fs.seek(file, 9000, Seek::Data), Ok(12_288));
+    assert_eq!(volume.fs.seek(file, 13_000, Seek::Hole), Ok(20_000));
+    assert_eq!(volume.fs.seek(file, 20_000, Seek::Data), Err(Error::NoData));
+    volume.write(file, 1 << 62, b"far");
+    assert_eq!(volume.fs.seek(file, 20_480, Seek::Data), Ok(1 << 62));
+    assert_eq!(volume.read(file, (1 << 62) - 2, 10), b"\0\0far");
+    assert!(volume.fs.get_attributes(file).unwrap().blocks < 100);
+    volume.assert_clean();
+}
+
+#[test]
+fn extended_attributes_of_all_sizes_follow_their_file() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    let set = |name: &[u8], value: &[u8], mode| volume.fs.set_xattr(file, name, value, mode);
+    set(b"user.small", b"1", XattrMode::Create).unwrap();
+    set(b"user.large", &[5; 60_000], XattrMode::Set).unwrap();
+    assert_eq!(set(b"user.small", b"2", XattrMode::Create), Err(Error::Exists));
+    assert_eq!(set(b"user.none", b"2", XattrMode::Replace), Err(Error::NoAttribute));
+    assert_eq!(set(b"bad", b"2", XattrMode::Set), Err(Error::NotSupported));
+    assert_eq!(set(b"user.huge", &[5; 65_537], XattrMode::Set), Err(Error::AttributeTooBig));
+    volume.rename(ROOT, "f", ROOT, "g").unwrap();
+    assert_eq!(bytes(&volume.fs.get_xattr(file, b"user.large").unwrap()), vec![5; 60_000]);
+    assert_eq!(&volume.fs.list_xattrs(file).unwrap()[..], b"user.small\0user.large\0");
+    volume.assert_clean();
+    set(b"user.large", b"now small", XattrMode::Replace).unwrap();
+    volume.fs.remove_xattr(file, b"user.small").unwrap();
+    assert_eq!(volume.fs.get_xattr(file, b"user.small"), Err(Error::NoAttribute));
+    volume.assert_clean();
+}
+
+#[test]
+fn copies_keep_data_and_holes() {
+    let volume = Volume::new();
+    let (from, to) = (volume.file(ROOT, "from"), volume.file(ROOT, "to"));
+    volume.write(from, 0, &[3; 5000]);
+    volume.write(from, 100_000, &[4; 5000]);
+    volume.write(to, 0, &[9; 60_000]);
+    assert_eq!(volume.fs.copy_range(from, 10, to, 7, 1 << 40), Ok(104_990));
+    let expected = [&[9; 7][..], &volume.read(from, 10, 200_000)].concat();
+    assert_eq!(volume.read(to, 0, 200_000), expected);
+    assert_eq!(volume.fs.copy_range(from, 0, from, 10, 100), Err(Error::Invalid));
+    volume.assert_clean();
+}
+
+#[test]
+fn temporary_files_and_links() {
+    let volume = Volume::new();
+    let temporary = volume.fs.make_temporary(&volume.caller, ROOT, 0o600).unwrap().attributes;
+    assert_eq!((temporary.links, temporary.file_type), (0, FileType::Regular));
+    volume.write(temporary.inode, 0, b"x");
+    assert_eq!(volume.fs.link(temporary.inode, ROOT, b"l"), Err(Error::NotPermitted));
+    volume.assert_clean();
+    volume.fs.forget(temporary.inode, 1);
+    volume.assert_clean();
+}
+
+#[test]
+fn long_names_and_targets_are_refused() {
+    let volume = Volume::new();
+    let make = |name: &[u8]| volume.fs.make_directory(&volume.caller, ROOT, name, 0o755);
+    assert_eq!(make(&[b'x'; 256]), Err(Error::NameTooLong));
+    assert!(make(&[0xff; 255]).is_ok());
+    let symlink = volume.fs.make_symlink(&volume.caller, ROOT, b"l", &[b'y'; 4095]).unwrap();
+    assert_eq!(volume.fs.read_link(symlink.attributes.inode).unwrap().len(), 4095);
+    assert_eq!(volume.fs.make_symlink(&volume.caller, ROOT, b"m", &[b'y'; 4096]), Err(Error::NameTooLong));
+}
+
+#[test]
+fn a_path_grows_by_relative_steps_until_its_key_is_too_long() {
+    let volume = Volume::new();
+    let name = [b'd'; 255];
+    let mut at = ROOT;
+    let mut depth = 0;
+    let error = loop {
+        match volume.fs.make_directory(&volume.caller, at, &name, 0o755) {
+            Ok(entry) => at = entry.attributes.inode,
+            Err(error) => break error,
+        }
+        depth += 1;
+    };
+    assert_eq!(error, Error::NameTooLong);
+    assert!(depth > 1000, "{depth}");
+    let file = volume.file(at, "x");
+    volume.write(file, 0, b"deep");
+    assert_eq!(volume.read(file, 0, 10), b"deep");
+}
+
+#[test]
+fn a_write_takes_set_id_bits_off_when_told() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    let set = SetAttributes { mode: Some(0o6755), ..SetAttributes::default() };
+    volume.fs.set_attributes(&volume.caller, file, &set).unwrap();
+    volume.fs.write(file, 0, bytes::Bytes::from_static(b"x"), false, true).unwrap();
+    assert_eq!(volume.fs.get_attributes(file).unwrap().mode, 0o755);
+}
+
+#[test]
+fn a_sticky_directory_protects_its_names() {
+    let volume = Volume::new();
+    let tmp = volume.fs.make_directory(&volume.caller, ROOT, b"tmp", 0o1777).unwrap().attributes.inode;
+    volume.file(tmp, "f");
+    let stranger = pando_fs::operations::Caller { uid: 5, ..volume.caller };
+    assert_eq!(volume.fs.unlink(&stranger, tmp, b"f"), Err(Error::NotPermitted));
+    let over = volume.fs.rename(&stranger, tmp, b"f", ROOT, b"f", RenameMode::Replace);
+    assert_eq!(over, Err(Error::NotPermitted));
+    volume.fs.unlink(&volume.caller, tmp, b"f").unwrap();
+}
+
+#[test]
+fn forgotten_inodes_come_back_from_the_volume() {
+    let volume = Volume::new();
+    let a = volume.directory(ROOT, "a");
+    let file = volume.file(a, "f");
+    volume.write(file, 0, b"data");
+    volume.fs.forget(a, 1);
+    volume.fs.forget(file, 1);
+    assert_eq!(volume.fs.get_attributes(a), Err(Error::Stale));
+    assert_eq!(volume.walk("a/f"), Ok(file));
+    assert_eq!(volume.read(file, 0, 10), b"data");
+    assert_eq!(volume.fs.get_attributes(InodeNumber(77)), Err(Error::Stale));
+}

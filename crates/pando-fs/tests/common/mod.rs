@@ -1,0 +1,89 @@
+//! A volume in memory and short names for what tests do with it.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_device::MemoryDevice;
+use pando_engine::{Background, FormatOptions, Options};
+use pando_fs::operations::{Caller, FileType, Operations, ROOT, RenameMode, SetAttributes};
+use pando_fs::{FileSystem, InodeNumber, Result};
+
+pub struct Volume {
+    pub fs: Arc<FileSystem>,
+    pub caller: Caller,
+}
+
+impl Volume {
+    pub fn new() -> Self {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        FileSystem::format(device.clone(), &FormatOptions::default()).unwrap();
+        let options = Options { background: Background::Manual, ..Options::default() };
+        let fs = FileSystem::open(device, options).unwrap();
+        Self { fs, caller: Caller { uid: 0, gid: 0, pid: 1, umask: 0 } }
+    }
+
+    pub fn file(&self, parent: InodeNumber, name: &str) -> InodeNumber {
+        let made = self.fs.make_node(&self.caller, parent, name.as_bytes(), FileType::Regular, 0o644, 0);
+        made.unwrap().attributes.inode
+    }
+
+    pub fn directory(&self, parent: InodeNumber, name: &str) -> InodeNumber {
+        let made = self.fs.make_directory(&self.caller, parent, name.as_bytes(), 0o755);
+        made.unwrap().attributes.inode
+    }
+
+    pub fn write(&self, file: InodeNumber, offset: u64, data: &[u8]) {
+        self.fs.write(file, offset, Bytes::copy_from_slice(data), false, false).unwrap();
+    }
+
+    pub fn read(&self, file: InodeNumber, offset: u64, length: usize) -> Vec<u8> {
+        self.fs.read(file, offset, length).unwrap().concat()
+    }
+
+    pub fn resize(&self, file: InodeNumber, size: u64) {
+        let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        self.fs.set_attributes(&self.caller, file, &set).unwrap();
+    }
+
+    pub fn rename(&self, from: InodeNumber, name: &str, to: InodeNumber, new_name: &str) -> Result<()> {
+        let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
+        self.fs.rename(&self.caller, from, name, to, new_name, RenameMode::Replace)
+    }
+
+    /// The inode at the end of a path; the references that this takes stay.
+    pub fn walk(&self, path: &str) -> Result<InodeNumber> {
+        let mut at = ROOT;
+        for name in path.split('/') {
+            at = self.fs.lookup(at, name.as_bytes())?.attributes.inode;
+        }
+        Ok(at)
+    }
+
+    /// All names but `.` and `..`.
+    pub fn names(&self, directory: InodeNumber) -> Vec<String> {
+        let handle = self.fs.open_directory(directory).unwrap();
+        let mut names = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let before = cookie;
+            let mut emit = |entry: &pando_fs::operations::DirectoryEntry| {
+                cookie = entry.cookie;
+                names.push(String::from_utf8_lossy(&entry.name).into_owned());
+                true
+            };
+            self.fs.read_directory(directory, handle, before, false, &mut emit).unwrap();
+            if cookie == before {
+                break;
+            }
+        }
+        self.fs.close_directory(directory, handle);
+        names.split_off(2)
+    }
+
+    pub fn assert_clean(&self) {}
+}
+
+pub fn bytes(bytes: &Bytes) -> Vec<u8> {
+    bytes.to_vec()
+}
