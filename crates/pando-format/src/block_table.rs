@@ -113,8 +113,13 @@ impl BlockEntry {
             return Err(reader.wrong("length of a node", self.length.into(), "that of its extents (FMT-18)"));
         }
         let header = self.header_length;
-        if header == 0 || header > self.length || !(header as usize).is_multiple_of(BLOCK_LENGTH) {
-            return Err(reader.wrong("header length of a node", header.into(), "blocks of the image"));
+        let fits = header > 0 && header <= self.length.min(head::SEALED_LENGTH_MAX);
+        if !fits || !(header as usize).is_multiple_of(BLOCK_LENGTH) {
+            return Err(reader.wrong(
+                "header length of a node",
+                header.into(),
+                "blocks of the image, at most 64 MiB",
+            ));
         }
         Ok(())
     }

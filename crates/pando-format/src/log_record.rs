@@ -7,7 +7,7 @@
 //! * FMT-14 the n-th record of operations in a batch, counted from 0, has the LSN first_lsn + n; binding records have
 //!   none.
 //! * FMT-15 whoever replays a record with unbound bytes needs bindings that cover all of them; where one is missing,
-//!   the log ends before that record.
+//!   the log ends before the record's batch.
 
 use std::fmt;
 
@@ -161,6 +161,9 @@ impl BoundPiece {
         };
         reader.skip(3)?;
         let (checksum, raw_length, raw_start) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        if extent.length > PART_LENGTH_MAX {
+            return Err(reader.wrong("extent of a bound piece", extent.length.into(), "at most 64 MiB"));
+        }
         if stored_length > extent.length {
             return Err(reader.wrong(
                 "stored length of a bound piece",
