@@ -79,16 +79,17 @@ pub(super) struct Stamp {
 }
 
 /// The bytes of a batch and the sequence and chain of the next one.
-pub(super) fn encode(stamp: &Stamp, records: &[Record], bindings: Vec<Binding>) -> (Bytes, u64, u64) {
+pub(super) fn encode(stamp: &Stamp, records: Vec<Record>, bindings: Vec<Binding>) -> (Bytes, u64, u64) {
     let mut bound: HashMap<Lsn, Vec<Binding>> = HashMap::new();
     for binding in bindings {
         bound.entry(binding.lsn).or_default().push(binding);
     }
+    let record_count = records.len().try_into().expect("a batch has few records");
     let mut pieces = Vec::with_capacity(records.len());
     for (lsn, record) in (stamp.first.0..).zip(records) {
         match bound.remove(&Lsn(lsn)) {
             Some(bindings) => pieces.extend(encode_bound(record, &bindings)),
-            None => pieces.push(record.encoded.clone()),
+            None => pieces.push(record.encoded),
         }
     }
     assert!(bound.is_empty(), "bindings belong to the records of the batch");
@@ -99,7 +100,7 @@ pub(super) fn encode(stamp: &Stamp, records: &[Record], bindings: Vec<Binding>) 
         previous: stamp.position.chain,
         first_lsn: stamp.first,
         durable_lsn: stamp.durable,
-        record_count: records.len().try_into().expect("a batch has few records"),
+        record_count,
         ..BatchHeader::default()
     };
     let batch = encode_batch(header, pieces);
@@ -111,7 +112,7 @@ pub(super) fn encode(stamp: &Stamp, records: &[Record], bindings: Vec<Binding>) 
 
 /// A record without the bytes that are bound elsewhere, and the binding records behind it; the whole record where that is
 /// not longer, since room was kept for no more.
-fn encode_bound(record: &Record, bindings: &[Binding]) -> Vec<RecordPieces> {
+fn encode_bound(record: Record, bindings: &[Binding]) -> Vec<RecordPieces> {
     for binding in bindings {
         let length: u64 = binding.pieces.iter().map(|piece| u64::from(piece.length)).sum();
         let expected = record.operations.get(binding.operation as usize).and_then(put_length);
@@ -123,7 +124,7 @@ fn encode_bound(record: &Record, bindings: &[Binding]) -> Vec<RecordPieces> {
     if pieces.iter().map(|piece| piece.length).sum::<usize>() < record.encoded.length {
         pieces
     } else {
-        vec![record.encoded.clone()]
+        vec![record.encoded]
     }
 }
 

@@ -185,11 +185,12 @@ impl RedoLog {
         let (head, position, durable) = (state.head, state.tail, state.durable);
         let first = Lsn(state.taken.0 + 1);
         let records = state.take();
+        let last = Lsn(first.0 + records.len() as u64 - 1);
         state.writing = true;
         drop(state);
         let stamp = Stamp { volume: self.volume, epoch: self.epoch, position, first, durable };
         let result = binder.bind(first, &records).and_then(|bindings| {
-            let (bytes, sequence, chain) = batch::encode(&stamp, &records, bindings);
+            let (bytes, sequence, chain) = batch::encode(&stamp, records, bindings);
             let used = self.circle.distance(head, position) + bytes.len() as u64;
             assert!(used <= self.circle.length(), "LOG-1: a batch overwrites what a recovery would read");
             self.circle.write(&*self.device, position.offset, &bytes)?;
@@ -205,7 +206,7 @@ impl RedoLog {
         let result = match result {
             Ok(tail) => {
                 state.tail = tail;
-                state.written = Lsn(first.0 + records.len() as u64 - 1);
+                state.written = last;
                 Ok(())
             }
             Err(error) => {

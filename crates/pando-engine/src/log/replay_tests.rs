@@ -119,7 +119,7 @@ impl Load {
     /// Every state of every crash, with what was promised then.
     fn crashes(&self, mut see: impl FnMut(String, Image, Lsn, Checkpoint)) {
         let trace = self.device.trace();
-        let torn = [REGION.offset..REGION.end()];
+        let torn = REGION.offset..REGION.end();
         for prefix in 0..=trace.len() {
             let (_, durable, checkpoint) = *self
                 .promises
@@ -128,7 +128,7 @@ impl Load {
                 .find(|(length, ..)| *length <= prefix)
                 .expect("the first is at 0");
             let point = CrashPoint::after(self.start.clone(), &trace, prefix);
-            for choice in point.choices(&torn, prefix as u64) {
+            for choice in point.choices(std::slice::from_ref(&torn), prefix as u64) {
                 see(format!("after {prefix} events, {choice:?}"), point.image(&choice), durable, checkpoint);
             }
         }
