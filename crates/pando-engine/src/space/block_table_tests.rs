@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pando_device::simulated::{Fault, SimulatedDevice};
+use pando_device::simulated::{Event, Fault, SimulatedDevice};
 use pando_device::{Buffer, Device, MemoryDevice, ReadRequest, WriteRequest};
 use pando_format::{BlockEntry, Extent, NodeId, Region, TableRoot, Tree};
 use proptest::prelude::*;
@@ -348,7 +348,7 @@ fn rot_in_any_page_is_damage() {
     let pages = device.trace();
     assert!(pages.len() > 1);
     for event in &pages {
-        let pando_device::simulated::Event::Write { offset, bytes } = event else { continue };
+        let Event::Write { offset, bytes } = event else { continue };
         for seed in 0..200 {
             let device = SimulatedDevice::from_image(image.clone());
             device.flip_bits(*offset..*offset + bytes.len() as u64, 1, seed);
@@ -357,4 +357,43 @@ fn rot_in_any_page_is_damage() {
             assert!(matches!(result, Err(Error::Damaged { .. })), "seed {seed}");
         }
     }
+}
+
+/// A write that never reached the device leaves an older page in its place, whole and of the right number.
+#[test]
+fn a_stale_page_is_damage() {
+    let device = SimulatedDevice::new(512 << 20);
+    let (table, _, next) = table_of(&device, &[10]);
+    table.set_references(NodeId(5), 2, false);
+    let root = table.write(&table.snapshot(), &device, 2).expect("nothing fails here");
+    let pages = device.trace();
+    let [Event::Write { bytes: old, .. }, Event::Write { offset, bytes: new }] = &pages[..] else {
+        panic!("{pages:?}")
+    };
+    assert_eq!(old.len(), new.len());
+    let load = |device: &SimulatedDevice| {
+        let allocator = Arc::new(Allocator::new(&[Region { length: 256 << 20, ..REGION }]));
+        BlockTable::load(VOLUME, allocator, device, root, next).map(|table| table.lookup(NodeId(5)))
+    };
+    assert_eq!(load(&device).expect("it is whole").expect("it is there").references, 2);
+    device.write(&[WriteRequest { offset: *offset, pieces: vec![old.clone()] }]).expect("nothing fails here");
+    assert!(matches!(load(&device), Err(Error::Damaged { .. })));
+}
+
+/// BT-7: a node that was new at a cut and is gone before it was written leaves its id unused; else its image would be
+/// taken for that of the node that has the id now.
+#[test]
+fn a_removed_nodes_id_waits_for_the_checkpoint() {
+    let table = BlockTable::new(VOLUME, allocator());
+    let (first, second) = (table.insert_new(Tree::Data, 0), table.insert_new(Tree::Data, 0));
+    table.remove(first);
+    let version = table.snapshot();
+    table.remove(second);
+    assert_eq!(table.insert_new(Tree::Data, 0), NodeId(3));
+    table.release(version, |_| {});
+    assert_eq!(table.insert_new(Tree::Data, 0), first);
+    assert_eq!(table.insert_new(Tree::Data, 0), NodeId(4));
+    let version = table.snapshot();
+    table.release(version, |_| {});
+    assert_eq!(table.insert_new(Tree::Data, 0), second);
 }

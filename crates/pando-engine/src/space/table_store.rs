@@ -87,7 +87,9 @@ impl Stored {
             let level = levels.len();
             let below = &levels[level - 1];
             let mut pointers = self.old_level(level, below.len().div_ceil(POINTERS_PER_PAGE));
-            changed = parents(&changed, level, self.levels.len());
+            // On a level that was not there before, all pages have a changed one below them: the table grows at its end.
+            changed.iter_mut().for_each(|number| *number /= POINTERS_PER_PAGE);
+            changed.dedup();
             writer.write(&changed, &mut pointers, |number| {
                 let mut page = IndexPage { checkpoint, ..IndexPage::new(volume, level as u8, number as u64) };
                 let children = below.iter().skip(number * POINTERS_PER_PAGE);
@@ -113,17 +115,6 @@ impl Stored {
         let levels = self.levels.len().saturating_sub(1);
         TableRoot { levels: levels as u8, page: self.pointer(levels, 0) }
     }
-}
-
-/// The pages of a level above the changed ones. The first page of a level that was not there before is always written: it
-/// points at old pages as well.
-fn parents(changed: &[usize], level: usize, old_levels: usize) -> Vec<usize> {
-    let mut parents: Vec<usize> = changed.iter().map(|number| number / POINTERS_PER_PAGE).collect();
-    if level >= old_levels && parents.first() != Some(&0) {
-        parents.insert(0, 0);
-    }
-    parents.dedup();
-    parents
 }
 
 struct PageWriter<'a> {
