@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use pando_device::SimulatedDevice;
 use pando_device::simulated::{Choice, CrashPoint, Fault};
-use pando_engine::{Engine, Error};
+use pando_engine::Error;
 
 use crate::model::History;
 use crate::recovery::{Bounds, recover, without_panic};
-use crate::runner::{CAPACITY, Runner, format_options, name};
+use crate::runner::{CAPACITY, Runner, format, format_options, name};
 use crate::workload::Step;
 
 /// What came of a run.
@@ -33,8 +33,8 @@ pub struct Outcome {
 /// # Errors
 /// The first broken promise.
 pub fn run(steps: &[Step], fault: Fault) -> Result<Outcome, String> {
-    let device = SimulatedDevice::new(CAPACITY);
-    Engine::format(&device, &format_options()).map_err(|error| format!("format: {error}"))?;
+    let device = Arc::new(SimulatedDevice::new(CAPACITY));
+    format(&device, &format_options()).map_err(|error| format!("format: {error}"))?;
     let base = device.image();
     let device = Arc::new(SimulatedDevice::from_image(base.clone()));
     device.set_fault(fault);

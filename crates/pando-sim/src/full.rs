@@ -12,7 +12,7 @@ use pando_device::simulated::Random;
 use pando_engine::{Background, Engine, Error, FormatOptions, KeyRange, Operation, Options, Tree};
 
 use crate::model::Map;
-use crate::runner::{apply, contents, difference};
+use crate::runner::{apply, contents, difference, format};
 
 /// Bytes of the volume.
 pub const CAPACITY: u64 = 64 << 20;
@@ -39,7 +39,7 @@ pub enum Filling {
 /// The first broken promise.
 pub fn run(filling: Filling) -> Result<(), String> {
     let device = Arc::new(SimulatedDevice::untraced(CAPACITY));
-    Engine::format(&*device, &FormatOptions::default()).map_err(|error| format!("format: {error}"))?;
+    format(&device, &FormatOptions::default()).map_err(|error| format!("format: {error}"))?;
     let mut volume = Volume { engine: open(&device)?, device, map: Map::default(), value_bytes: 0 };
     let empty = volume.engine.space();
 

@@ -36,6 +36,11 @@ pub fn options() -> Options {
     Options { cache_bytes: 512 << 10, background: Background::Manual, ..Options::default() }
 }
 
+/// Makes an empty volume.
+pub fn format(device: &Arc<SimulatedDevice>, format: &FormatOptions) -> Result<(), Error> {
+    Engine::format(&**device, format)
+}
+
 /// An engine on a device, and what must be in it.
 pub struct Runner {
     device: Arc<SimulatedDevice>,
@@ -50,7 +55,7 @@ pub struct Runner {
 impl Runner {
     /// Formats a volume and opens it.
     pub fn format(device: Arc<SimulatedDevice>, format: &FormatOptions) -> Result<Self, Error> {
-        Engine::format(&*device, format)?;
+        self::format(&device, format)?;
         Self::open(device, History::new())
     }
 

@@ -9,7 +9,7 @@ use pando_engine::{Change, Operation};
 
 use crate::model::History;
 use crate::recovery::Bounds;
-use crate::runner::{CAPACITY, Runner, format_options, name};
+use crate::runner::{CAPACITY, Runner, format, format_options, name};
 use crate::workload::Step;
 
 /// A run.
@@ -39,8 +39,8 @@ struct Mark {
 impl Recording {
     /// Runs the steps on a new volume.
     pub fn make(steps: &[Step]) -> Result<Self, String> {
-        let device = SimulatedDevice::new(CAPACITY);
-        pando_engine::Engine::format(&device, &format_options()).map_err(|error| error.to_string())?;
+        let device = Arc::new(SimulatedDevice::new(CAPACITY));
+        format(&device, &format_options()).map_err(|error| error.to_string())?;
         let base = device.image();
         let device = Arc::new(SimulatedDevice::from_image(base.clone()));
         let mut runner = Runner::open(device.clone(), History::new()).map_err(|error| error.to_string())?;
