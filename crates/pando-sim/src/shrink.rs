@@ -1,22 +1,30 @@
-//! Makes a failing sequence short: takes away what it fails without.
+//! Makes a failing sequence short: takes away what it fails without (delta debugging).
 
 use crate::workload::Step;
 
-/// The shortest sequence found that still fails. `fails` is asked some hundreds of times.
+/// How often it is tried whether a shorter sequence fails.
+const TRIES_MAX: usize = 600;
+
+/// The shortest sequence found that still fails.
 pub fn shrink(steps: &[Step], mut fails: impl FnMut(&[Step]) -> bool) -> Vec<Step> {
-    let mut steps = steps.to_vec();
+    let mut tries = 0;
+    let mut fails = |steps: &[Step]| {
+        tries += 1;
+        tries <= TRIES_MAX && fails(steps)
+    };
+    let mut steps = failing_prefix(steps, &mut fails);
     let mut chunk = steps.len() / 2;
     while chunk > 0 {
         let before = steps.len();
-        let mut start = 0;
-        while start < steps.len() {
-            let end = steps.len().min(start + chunk);
+        // From the end: what came long before the failure is more likely to be needed for it.
+        let mut end = steps.len();
+        while end > 0 {
+            let start = end.saturating_sub(chunk);
             let shorter = [&steps[..start], &steps[end..]].concat();
             if fails(&shorter) {
                 steps = shorter;
-            } else {
-                start = end;
             }
+            end = start;
         }
         // At the finest grain, as long as something still goes: what could not be left out before may be now.
         if chunk > 1 || steps.len() == before {
@@ -27,6 +35,20 @@ pub fn shrink(steps: &[Step], mut fails: impl FnMut(&[Step]) -> bool) -> Vec<Ste
         shrink_record(&mut steps, place, &mut fails);
     }
     steps
+}
+
+/// The shortest prefix that fails, if every longer one does, too; else one that fails.
+fn failing_prefix(steps: &[Step], fails: &mut impl FnMut(&[Step]) -> bool) -> Vec<Step> {
+    let (mut passes, mut fails_at) = (0, steps.len());
+    while passes + 1 < fails_at {
+        let middle = passes.midpoint(fails_at);
+        if fails(&steps[..middle]) {
+            fails_at = middle;
+        } else {
+            passes = middle;
+        }
+    }
+    steps[..fails_at].to_vec()
 }
 
 /// Takes operations out of one record.
