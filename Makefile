@@ -1,0 +1,67 @@
+# The commands of the README, CONTRIBUTING.md and .ci/run. What they do stands in scripts/.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# mount(8) looks for its helpers in /sbin and nowhere else.
+SBINDIR ?= /sbin
+# Arguments of `make bench`, for example: make bench BENCH_ARGS="--rows random --size 256M"
+BENCH_ARGS ?=
+# Seconds for each fuzz target.
+FUZZ_SECONDS ?= 60
+
+.PHONY: all build demo test test-full check fuzz bench install uninstall setup clean
+
+all: build
+
+build:
+	$(CARGO) build --release --workspace --locked
+
+demo:
+	scripts/setup demo
+	scripts/demo
+
+test:
+	scripts/setup test
+	scripts/test
+
+test-full:
+	scripts/setup test
+	scripts/test --full
+
+check:
+	scripts/setup build
+	scripts/test --quick
+
+fuzz:
+	scripts/setup build
+	fuzz/run $(FUZZ_SECONDS)
+
+bench:
+	scripts/setup bench
+	$(CARGO) build --release --locked -p pando -p pando-bench
+	$(TARGET)/release/pando-bench $(BENCH_ARGS)
+
+setup:
+	scripts/setup test bench
+
+install: build
+	install -D -m 755 $(TARGET)/release/pando $(DESTDIR)$(PREFIX)/bin/pando
+	$(TARGET)/release/pando man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(TARGET)/release/pando completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pando
+	$(TARGET)/release/pando completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pando
+	$(TARGET)/release/pando completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish
+	@# `mount -t fuse.pando` and /etc/fstab; without the right to write there everything else still works.
+	install -d $(DESTDIR)$(SBINDIR) && ln -sfn $(PREFIX)/bin/pando $(DESTDIR)$(SBINDIR)/mount.fuse.pando \
+	    || echo "no mount helper: $(DESTDIR)$(SBINDIR) cannot be written, so mount -t fuse.pando will not work"
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/pando $(DESTDIR)$(PREFIX)/share/man/man1/pando.1 $(DESTDIR)$(PREFIX)/share/man/man1/pando-*.1 \
+	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pando $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pando \
+	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish $(DESTDIR)$(SBINDIR)/mount.fuse.pando
+
+clean:
+	$(CARGO) clean
