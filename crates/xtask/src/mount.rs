@@ -1,0 +1,137 @@
+//! The tests on a real mount. Each has its own directory, image and mount point, and runs in mount and process
+//! namespaces of its own: when its first process ends, whatever the reason, the kernel kills what it started and drops
+//! what it mounted. So a time-out, a panic or ^C leaves nothing behind, also when a daemon hangs.
+
+mod fio;
+mod fsx;
+mod full;
+mod git;
+mod kill;
+mod linux;
+mod memory;
+mod pattern;
+mod pjdfstest;
+mod runner;
+mod sqlite;
+mod tool;
+mod volume;
+mod witness;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use volume::Kind;
+
+/// Why a test did not pass.
+#[derive(Debug)]
+pub enum Failure {
+    /// A program ended with an error; the text holds the end of its output.
+    Program(String),
+    /// A system call of the test itself failed.
+    Io(&'static str, PathBuf, std::io::Error),
+    /// The file system did something wrong.
+    Wrong(String),
+    /// Not a failure: the test cannot run here.
+    Skipped(String),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Program(text) | Failure::Wrong(text) | Failure::Skipped(text) => f.write_str(text),
+            Failure::Io(what, path, error) => write!(f, "{what} {}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What a test returns.
+pub type Outcome = Result<(), Failure>;
+
+/// How a test is to be run.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The file system under test.
+    pub kind: Kind,
+    /// The whole load instead of one that fits into `make test`.
+    pub full: bool,
+    /// A directory of this test alone, empty at its start, not on the file system under test.
+    pub work: PathBuf,
+    /// Where the release build of the workspace is.
+    pub programs: PathBuf,
+    /// Test programs that scripts/setup built.
+    pub tools: PathBuf,
+    /// The root of the workspace.
+    pub source: PathBuf,
+}
+
+/// One test: its name, what it needs, how long it may take, and what it does.
+pub struct Test {
+    name: &'static str,
+    /// Programs without which it is skipped.
+    needs: &'static [&'static str],
+    limit: Duration,
+    limit_full: Duration,
+    body: fn(&Context) -> Outcome,
+}
+
+const fn test(
+    name: &'static str,
+    limit_s: u64,
+    needs: &'static [&'static str],
+    body: fn(&Context) -> Outcome,
+) -> Test {
+    let limit = Duration::from_secs(limit_s);
+    Test { name, needs, limit, limit_full: Duration::from_secs(limit_s * 10), body }
+}
+
+/// All tests, the quick ones first.
+const TESTS: &[Test] = &[
+    test("pjdfstest", 120, &["pjdfstest"], pjdfstest::run),
+    test("fsx", 240, &["fsx"], fsx::without_mmap),
+    test("fsx-mmap", 240, &["fsx"], fsx::with_mmap),
+    test("git", 180, &["git"], git::run),
+    test("sqlite-rollback", 120, &["sqlite3"], sqlite::rollback_journal),
+    test("sqlite-wal", 120, &["sqlite3"], sqlite::write_ahead_log),
+    test("fio-verify", 120, &["fio"], fio::run),
+    test("full-small-files", 120, &[], full::small_files),
+    test("full-large-file", 120, &[], full::large_file),
+    test("full-overwrites", 120, &[], full::overwrites),
+    test("full-64m-small-files", 120, &[], full::small_files_64m),
+    test("full-64m-large-file", 120, &[], full::large_file_64m),
+    test("full-64m-overwrites", 120, &[], full::overwrites_64m),
+    test("memory", 240, &[], memory::run),
+    test("kill", 300, &[], kill::run),
+    test("linux-tree", 300, &["tar", "rsync", "diff", "xz"], linux::run),
+];
+
+/// `xtask mount`: runs the tests that were named, or all.
+pub fn run(arguments: &[String]) -> ExitCode {
+    let options = match runner::Options::parse(arguments) {
+        Ok(options) => options,
+        Err(sentence) => {
+            eprintln!("xtask mount: {sentence}");
+            return ExitCode::from(2);
+        }
+    };
+    if options.list {
+        TESTS.iter().for_each(|test| println!("{}", test.name));
+        return ExitCode::SUCCESS;
+    }
+    runner::run(TESTS, &options)
+}
+
+/// `xtask mount-one`: the inside of one test's namespaces.
+pub fn run_one(arguments: &[String]) -> ExitCode {
+    runner::run_one(TESTS, arguments)
+}
+
+/// `xtask mount-witness`: the writer of the kill test.
+pub fn run_witness(arguments: &[String]) -> ExitCode {
+    match arguments {
+        [directory] => witness::write(directory.as_ref()),
+        _ => ExitCode::from(2),
+    }
+}

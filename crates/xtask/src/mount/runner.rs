@@ -1,0 +1,239 @@
+//! Starts each test in its namespaces, holds it to its time limit, and reports one line a test.
+//!
+//! The chain is: setpriv (dies with the runner), unshare (whose child dies with it), a shell that is the first process
+//! of the new process namespace and reaps orphans, and the test itself, `xtask mount-one`.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use super::volume::{self, Kind};
+use super::{Context, Failure, Test};
+
+/// Exit status of the inner process that says "skipped"; the reason is its last line of output.
+const SKIPPED: u8 = 77;
+/// How much of the log of a failed test is shown.
+const LOG_TAIL_LINES: usize = 40;
+
+/// What the command line of `xtask mount` asks for.
+#[derive(Debug)]
+pub struct Options {
+    names: Vec<String>,
+    kind: Kind,
+    full: bool,
+    verbose: bool,
+    keep: bool,
+    /// Print the names of the tests and do nothing.
+    pub list: bool,
+}
+
+impl Options {
+    /// Errors are sentences for the user.
+    pub fn parse(arguments: &[String]) -> Result<Options, String> {
+        let mut options = Options {
+            names: Vec::new(),
+            kind: Kind::Pando,
+            full: false,
+            verbose: false,
+            keep: false,
+            list: false,
+        };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--full" => options.full = true,
+                "--verbose" => options.verbose = true,
+                "--keep" => options.keep = true,
+                "--list" => options.list = true,
+                "--fs" => {
+                    let name = arguments.next().ok_or("--fs needs the name of a file system")?;
+                    options.kind = Kind::parse(name).ok_or(format!("'{name}' is neither pando nor ext4"))?;
+                }
+                name if name.starts_with('-') => return Err(format!("unknown option {name}")),
+                name => options.names.push(name.to_owned()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs the chosen tests one after the other.
+pub fn run(tests: &[Test], options: &Options) -> ExitCode {
+    if let Some(name) = options.names.iter().find(|name| tests.iter().all(|test| test.name != **name)) {
+        eprintln!("xtask mount: there is no test {name}; --list names them");
+        return ExitCode::from(2);
+    }
+    let chosen =
+        |test: &&Test| options.names.is_empty() || options.names.iter().any(|name| name == test.name);
+    let mut failed = false;
+    for test in tests.iter().filter(chosen) {
+        let begin = Instant::now();
+        match outcome(test, options) {
+            Ok(()) => println!("ok {} ({:.1} s)", test.name, begin.elapsed().as_secs_f64()),
+            Err(Failure::Skipped(reason)) => println!("SKIPPED {}: {reason}", test.name),
+            Err(failure) => {
+                failed = true;
+                println!("FAILED {} ({:.1} s)", test.name, begin.elapsed().as_secs_f64());
+                for line in failure.to_string().lines() {
+                    println!("    {line}");
+                }
+            }
+        }
+    }
+    ExitCode::from(failed as u8)
+}
+
+fn outcome(test: &Test, options: &Options) -> Result<(), Failure> {
+    let context = context(test, options)?;
+    if let Some(reason) = cannot_run(test, &context) {
+        return Err(Failure::Skipped(reason));
+    }
+    let io = |what| {
+        let path = context.work.clone();
+        move |error| Failure::Io(what, path, error)
+    };
+    // What an interrupted run has left.
+    if context.work.exists() {
+        fs::remove_dir_all(&context.work).map_err(io("cannot remove"))?;
+    }
+    fs::create_dir_all(&context.work).map_err(io("cannot create"))?;
+    let log = context.work.join("log");
+    let limit = if options.full { test.limit_full } else { test.limit };
+    let status = run_isolated(test, options, &context, &log, limit).map_err(io("cannot start a test in"))?;
+    let text = tail(&log).map_err(io("cannot read the log in"))?;
+    let result = match status {
+        Some(status) if status.success() => Ok(()),
+        Some(status) if status.code() == Some(SKIPPED.into()) => {
+            Err(Failure::Skipped(text.lines().last().unwrap_or("for a reason it does not say").to_owned()))
+        }
+        Some(status) => Err(Failure::Program(format!("{text}\n{status}; the log is {}", log.display()))),
+        None => Err(Failure::Program(format!(
+            "{text}\nstopped after {} s; the log is {}",
+            limit.as_secs(),
+            log.display()
+        ))),
+    };
+    if !options.keep {
+        remove_all_but(&context.work, if result.is_ok() { None } else { Some(&log) });
+    }
+    result
+}
+
+fn context(test: &Test, options: &Options) -> Result<Context, Failure> {
+    let own =
+        std::env::current_exe().map_err(|error| Failure::Io("cannot find", PathBuf::from("xtask"), error))?;
+    let programs = own.parent().expect("a program stands in a directory").to_owned();
+    let target = programs.parent().expect("the profile's directory stands in the target directory");
+    Ok(Context {
+        kind: options.kind,
+        full: options.full,
+        work: target.join("mount-tests").join(test.name),
+        tools: target.join("tools"),
+        programs,
+        source: Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."),
+    })
+}
+
+/// The reason why the test cannot run on this machine, if there is one.
+fn cannot_run(test: &Test, context: &Context) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root, to mount in a namespace of its own".to_owned());
+    }
+    if context.kind == Kind::Pando && File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        return Some("needs /dev/fuse".to_owned());
+    }
+    if let Some(program) = test.needs.iter().find(|program| context.find(program).is_none()) {
+        return Some(format!("needs the program {program}, which scripts/setup installs"));
+    }
+    let isolated =
+        Command::new("unshare").args(["--mount", "--pid", "--fork", "true"]).stderr(Stdio::null()).status();
+    match isolated {
+        Ok(status) if status.success() => None,
+        _ => Some("needs the right to create mount and process namespaces".to_owned()),
+    }
+}
+
+/// Runs one test in new namespaces; None when it was killed because its time was over.
+fn run_isolated(
+    test: &Test,
+    options: &Options,
+    context: &Context,
+    log: &Path,
+    limit: Duration,
+) -> io::Result<Option<ExitStatus>> {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]);
+    command.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]);
+    // The shell stays, as the first process, because something follows its command.
+    command.args(["sh", "-c", "\"$0\" \"$@\"; exit $?"]).arg(std::env::current_exe()?);
+    command.args(["mount-one", test.name, options.kind.name(), if options.full { "full" } else { "short" }]);
+    command.stdin(Stdio::null());
+    if !options.verbose {
+        let output = File::create(log)?;
+        command.stdout(output.try_clone()?).stderr(output);
+    } else {
+        File::create(log)?.write_all(b"(the output went to the terminal)\n")?;
+    }
+    debug_assert!(context.work.is_dir());
+    let mut child = command.spawn()?;
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn tail(log: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(log)?.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n"))
+}
+
+/// Removes images and trees, which are large; the log of a failed test stays.
+fn remove_all_but(work: &Path, kept: Option<&Path>) {
+    let Some(kept) = kept else {
+        // Left-over bytes in the target directory harm nobody, and the next run tries again.
+        let _ = fs::remove_dir_all(work);
+        return;
+    };
+    for entry in fs::read_dir(work).into_iter().flatten().flatten().filter(|entry| entry.path() != kept) {
+        let path = entry.path();
+        let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+    }
+}
+
+/// The inside: runs the body of the named test and turns its outcome into an exit status.
+pub fn run_one(tests: &[Test], arguments: &[String]) -> ExitCode {
+    let [name, kind, scale] = arguments else { return ExitCode::from(2) };
+    let (Some(test), Some(kind)) = (tests.iter().find(|test| test.name == name), Kind::parse(kind)) else {
+        return ExitCode::from(2);
+    };
+    let options =
+        Options { names: Vec::new(), kind, full: scale == "full", verbose: true, keep: true, list: false };
+    let run = || -> Result<(), Failure> {
+        volume::mount_scratch()?;
+        (test.body)(&context(test, &options)?)
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Skipped(reason)) => {
+            println!("{reason}");
+            ExitCode::from(SKIPPED)
+        }
+        Err(failure) => {
+            println!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

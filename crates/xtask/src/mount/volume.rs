@@ -1,0 +1,170 @@
+//! A volume under test: an image in the test's directory and the mount of it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use super::tool::{self, at};
+use super::{Context, Failure};
+
+/// A mount must be usable after this time, recovery included.
+const MOUNT_LIMIT: Duration = Duration::from_secs(60);
+
+/// A tmpfs that only one test sees. Mount points are in it because every user may walk there, which is not so in a
+/// build directory below a home.
+const SCRATCH: &str = "/mnt";
+
+/// Mounts the place for mount points; at the start of each test, inside its mount namespace.
+pub fn mount_scratch() -> Result<(), Failure> {
+    tool::run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "scratch", SCRATCH]))
+}
+
+/// The file system under test. ext4 is there to see whether a test or PandoFS is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// PandoFS, its daemon a child of the test.
+    Pando,
+    /// ext4 on a loop device.
+    Ext4,
+}
+
+impl Kind {
+    /// The file system with this name.
+    pub fn parse(name: &str) -> Option<Kind> {
+        [Kind::Pando, Kind::Ext4].into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Pando => "pando",
+            Kind::Ext4 => "ext4",
+        }
+    }
+}
+
+/// A formatted image, mounted or not.
+pub struct Volume {
+    context: Context,
+    image: PathBuf,
+    /// Where it is mounted when it is.
+    pub root: PathBuf,
+    daemon: Option<Child>,
+    options: Vec<String>,
+}
+
+impl Volume {
+    /// Formats a new image of this size and mounts it. `options` go to `pando mount`.
+    pub fn create(context: &Context, size_bytes: u64, options: &[&str]) -> Result<Volume, Failure> {
+        let mut volume = Volume {
+            context: context.clone(),
+            image: context.work.join("volume.img"),
+            root: Path::new(SCRATCH).join("volume"),
+            daemon: None,
+            options: options.iter().map(|option| option.to_string()).collect(),
+        };
+        tool::create_directory(&volume.root)?;
+        match context.kind {
+            Kind::Pando => {
+                let size = size_bytes.to_string();
+                volume.pando(&["format", "--size", &size])?;
+            }
+            Kind::Ext4 => {
+                let file = at("cannot create", &volume.image, File::create(&volume.image))?;
+                at("cannot resize", &volume.image, file.set_len(size_bytes))?;
+                context.run(
+                    "mkfs.ext4",
+                    ["-q".as_ref(), "-F".as_ref(), "-i".as_ref(), "2048".as_ref(), volume.image.as_os_str()],
+                )?;
+            }
+        }
+        volume.mount()?;
+        Ok(volume)
+    }
+
+    fn pando(&self, arguments: &[&str]) -> Result<(), Failure> {
+        tool::run(self.context.program("pando").args(arguments).arg(&self.image))
+    }
+
+    /// Mounts it; returns when it is usable.
+    pub fn mount(&mut self) -> Result<(), Failure> {
+        if self.context.kind == Kind::Ext4 {
+            return tool::run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.root));
+        }
+        let above = self.device()?;
+        let mut command = self.context.program("pando");
+        command.arg("mount").arg("--foreground").args(&self.options).arg(&self.image).arg(&self.root);
+        eprintln!("+ {command:?}");
+        let begin = Instant::now();
+        let daemon = self.daemon.insert(at("cannot start the daemon of", &self.image, command.spawn())?);
+        loop {
+            if let Some(status) = at("cannot wait for the daemon of", &self.image, daemon.try_wait())? {
+                return Err(Failure::Wrong(format!(
+                    "pando mount ended before the mount was usable: {status}"
+                )));
+            }
+            if fs::metadata(&self.root).is_ok_and(|root| root.dev() != above) {
+                eprintln!("mounted after {:.3} s", begin.elapsed().as_secs_f64());
+                return Ok(());
+            }
+            if begin.elapsed() > MOUNT_LIMIT {
+                return Err(Failure::Wrong(format!("not mounted after {} s", MOUNT_LIMIT.as_secs())));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn device(&self) -> Result<u64, Failure> {
+        Ok(at("cannot stat", &self.root, fs::metadata(&self.root))?.dev())
+    }
+
+    /// Unmounts it, as a user does; the daemon must end by itself and well.
+    pub fn umount(&mut self) -> Result<(), Failure> {
+        let Some(mut daemon) = self.daemon.take() else {
+            return tool::run(Command::new("umount").arg(&self.root));
+        };
+        tool::run(self.context.program("pando").arg("umount").arg(&self.root))?;
+        let status = at("cannot wait for the daemon of", &self.image, daemon.wait())?;
+        if status.success() { Ok(()) } else { Err(Failure::Wrong(format!("the daemon ended with {status}"))) }
+    }
+
+    /// Unmounts and mounts again, so that nothing is answered from memory.
+    pub fn remount(&mut self) -> Result<(), Failure> {
+        self.umount()?;
+        self.mount()
+    }
+
+    /// Kills the daemon with SIGKILL and takes the dead mount away. ext4 has no daemon and is only unmounted.
+    pub fn kill(&mut self) -> Result<(), Failure> {
+        let Some(mut daemon) = self.daemon.take() else { return self.umount() };
+        at("cannot kill the daemon of", &self.image, daemon.kill())?;
+        at("cannot wait for the daemon of", &self.image, daemon.wait())?;
+        tool::run(Command::new("umount").arg("-l").arg(&self.root))
+    }
+
+    /// Verifies every reachable byte of the unmounted volume.
+    pub fn check(&self) -> Result<(), Failure> {
+        match self.context.kind {
+            Kind::Pando => self.pando(&["check"]),
+            Kind::Ext4 => self.context.run("e2fsck", ["-f".as_ref(), "-n".as_ref(), self.image.as_os_str()]),
+        }
+    }
+
+    /// Unmounts and verifies: how every test ends.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        self.umount()?;
+        self.check()
+    }
+
+    /// Whether PandoFS is under test.
+    pub fn is_pando(&self) -> bool {
+        self.context.kind == Kind::Pando
+    }
+
+    /// The process that serves the mount, if there is one.
+    pub fn daemon_id(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Child::id)
+    }
+}
