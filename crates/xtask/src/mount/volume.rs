@@ -123,7 +123,9 @@ impl Volume {
     /// Unmounts it, as a user does; the daemon must end by itself and well.
     pub fn umount(&mut self) -> Result<(), Failure> {
         let Some(mut daemon) = self.daemon.take() else {
-            return tool::run(Command::new("umount").arg(&self.root));
+            // Processes that were killed a moment ago may still hold files.
+            let script = "for attempt in $(seq 50); do umount \"$0\" && exit 0; sleep 0.1; done; exit 1";
+            return tool::run(Command::new("sh").args(["-c", script]).arg(&self.root));
         };
         tool::run(self.context.program("pando").arg("umount").arg(&self.root))?;
         let status = at("cannot wait for the daemon of", &self.image, daemon.wait())?;
