@@ -50,10 +50,11 @@ impl Record {
 
 /// Decides which values are left out of the log because the nodes they go to are written now (FAST16, 3).
 pub(crate) trait Binder {
-    /// Called with the records of one batch, the first of which has the LSN `first`, on the thread that writes the
-    /// batch; no lock is held. May write nodes. Answers for each put, or run of puts, that is to be left out where all of its bytes
-    /// have been written; they need not be durable, the flush that makes the batch durable comes later. What the
-    /// bindings name must stay in place until the next checkpoint is durable (CP-1).
+    /// Called with the records of one batch, the first of which has the LSN `first`, on the thread that
+    /// writes the batch; no lock is held. May write nodes. Answers for each put, or run of puts, that is to
+    /// be left out where all of its bytes have been written; they need not be durable, the flush that makes
+    /// the batch durable comes later. What the bindings name must stay in place until the next checkpoint is
+    /// durable (CP-1).
     ///
     /// # Errors
     /// A failure poisons the log, as a failed write of the batch would.
@@ -110,8 +111,8 @@ pub(super) fn encode(stamp: &Stamp, records: Vec<Record>, bindings: Vec<Binding>
     (buffer.freeze(), stamp.position.sequence + 1, batch.chain)
 }
 
-/// A record without the bytes that are bound elsewhere, and the binding records behind it; the whole record where that is
-/// not longer, since room was kept for no more.
+/// A record without the bytes that are bound elsewhere, and the binding records behind it; the whole record
+/// where that is not longer, since room was kept for no more.
 fn encode_bound(record: Record, bindings: &[Binding]) -> Vec<RecordPieces> {
     for binding in bindings {
         let length: u64 = binding.pieces.iter().map(|piece| u64::from(piece.length)).sum();

@@ -1,8 +1,9 @@
 //! The log while the volume is open: queue, write-out, group commit.
 //!
-//! A caller of [`RedoLog::sync_to`] whose record is not durable becomes the leader, writes out what is queued and
-//! flushes; who comes meanwhile waits, and is either served by that flush or elects the next leader. Writing out and
-//! flushing are each done by one thread at a time, marked by a flag, not by a lock held across I/O.
+//! A caller of [`RedoLog::sync_to`] whose record is not durable becomes the leader, writes out what is queued
+//! and flushes; who comes meanwhile waits, and is either served by that flush or elects the next leader.
+//! Writing out and flushing are each done by one thread at a time, marked by a flag, not by a lock held
+//! across I/O.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,12 +56,12 @@ struct State {
 }
 
 impl RedoLog {
-    /// Opens the log for appending at `tail`, behind everything that replay returned, which reaches up to `last`.
-    /// `head` is where a recovery would begin to read now. Flushes the device: after a kill of the process, what
-    /// replay has read may not be durable yet.
+    /// Opens the log for appending at `tail`, behind everything that replay returned, which reaches up to
+    /// `last`. `head` is where a recovery would begin to read now. Flushes the device: after a kill of the
+    /// process, what replay has read may not be durable yet.
     ///
-    /// The epoch must be greater than that of any batch in the region, and be durable in the superblock before the
-    /// first append (LOG-3).
+    /// The epoch must be greater than that of any batch in the region, and be durable in the superblock
+    /// before the first append (LOG-3).
     ///
     /// # Errors
     /// That of the flush.
@@ -98,11 +99,12 @@ impl RedoLog {
         })
     }
 
-    /// Queues a record. Cheap: nothing is encoded or copied. The caller holds the sequencer, so that LSNs come in order,
-    /// and has asked [`RedoLog::room_for`] under it.
+    /// Queues a record. Cheap: nothing is encoded or copied. The caller holds the sequencer, so that LSNs
+    /// come in order, and has asked [`RedoLog::room_for`] under it.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] once a write or flush has failed; [`Error::TooLarge`] if the log could never take it.
+    /// [`Error::ReadOnly`] once a write or flush has failed; [`Error::TooLarge`] if the log could never take
+    /// it.
     ///
     /// # Panics
     /// If `lsn` does not follow the last one (LOG-2).
@@ -139,11 +141,12 @@ impl RedoLog {
         }
     }
 
-    /// Makes the log durable at least up to `lsn`, or up to the last record if that is less. Returns how far it is.
-    /// Concurrent callers share a flush.
+    /// Makes the log durable at least up to `lsn`, or up to the last record if that is less. Returns how far
+    /// it is. Concurrent callers share a flush.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] if a write or flush has failed, now or before, even if the record had become durable.
+    /// [`Error::ReadOnly`] if a write or flush has failed, now or before, even if the record had become
+    /// durable.
     pub fn sync_to(&self, lsn: Lsn, binder: &dyn Binder) -> Result<Lsn> {
         let mut state = self.state.lock();
         let target = lsn.min(state.appended);
@@ -218,8 +221,9 @@ impl RedoLog {
         result.map(|()| state)
     }
 
-    /// Where a replay must begin to find every record that is not yet appended. It may find older ones as well, and
-    /// skips them by LSN: what is queued or being written at the cut is behind this position. The caller holds the sequencer.
+    /// Where a replay must begin to find every record that is not yet appended. It may find older ones as
+    /// well, and skips them by LSN: what is queued or being written at the cut is behind this position. The
+    /// caller holds the sequencer.
     pub fn cut(&self) -> LogPosition {
         self.state.lock().tail
     }
@@ -235,8 +239,8 @@ impl RedoLog {
         state.head = position;
     }
 
-    /// True if records of so many bytes in all can be appended now. The queue is counted with what it takes at
-    /// worst, so that everything queued can always be written.
+    /// True if records of so many bytes in all can be appended now. The queue is counted with what it takes
+    /// at worst, so that everything queued can always be written.
     pub fn room_for(&self, bytes: u64) -> bool {
         self.used_with(bytes) <= self.circle.length()
     }
@@ -271,8 +275,8 @@ impl RedoLog {
         self.circle.length()
     }
 
-    /// Bytes used if `more` were queued. Two batches in a row have more records than one can take, which bounds how
-    /// many batches, and how much padding, a queue becomes.
+    /// Bytes used if `more` were queued. Two batches in a row have more records than one can take, which
+    /// bounds how many batches, and how much padding, a queue becomes.
     fn used_with(&self, more: u64) -> u64 {
         let state = self.state.lock();
         let queued = state.queued_bytes + more;

@@ -160,7 +160,8 @@ fn threads_that_append_and_sync_are_all_served() {
     assert_eq!(log.durable_lsn(), Lsn(400));
 }
 
-/// The n-th I/O fails, for each n: the call that needed it and all later ones say so, and name the first cause.
+/// The n-th I/O fails, for each n: the call that needed it and all later ones say so, and name the first
+/// cause.
 #[test]
 fn a_failed_write_or_flush_poisons_the_log() {
     for n in 0..4 {
@@ -187,8 +188,8 @@ fn a_failed_write_or_flush_poisons_the_log() {
     }
 }
 
-/// As long as `room_for` says yes, everything finds its place, whatever the sizes and the moments of writing out; when it
-/// says no, nothing but a reclaim helps.
+/// As long as `room_for` says yes, everything finds its place, whatever the sizes and the moments of writing
+/// out; when it says no, nothing but a reclaim helps.
 #[test]
 fn what_there_is_room_for_can_be_written() {
     for every in [1, 2, 5, 1000] {

@@ -33,7 +33,8 @@ impl Circle {
         (offset + bytes) % self.region.length
     }
 
-    /// Bytes from one position to a later one, at most a whole round. Sequences tell an empty log from a full one.
+    /// Bytes from one position to a later one, at most a whole round. Sequences tell an empty log from a full
+    /// one.
     pub fn distance(&self, from: LogPosition, to: LogPosition) -> u64 {
         if from.sequence == to.sequence {
             return 0;

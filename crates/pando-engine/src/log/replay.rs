@@ -1,12 +1,13 @@
 //! Reads the log after a crash, in two passes.
 //!
-//! The first pass ([`Replay::find`]) walks from the checkpoint's position over all batches that are whole and chained, gathers
-//! bindings, and decides where the log ends. The second ([`Replay::for_each`]) walks again and hands out the records, with
-//! the values that late binding left out read from where the bindings say (FAST16, 3). Values are never all in
-//! memory at once.
+//! The first pass ([`Replay::find`]) walks from the checkpoint's position over all batches that are whole and
+//! chained, gathers bindings, and decides where the log ends. The second ([`Replay::for_each`]) walks again
+//! and hands out the records, with the values that late binding left out read from where the bindings say
+//! (FAST16, 3). Values are never all in memory at once.
 //!
-//! The log ends before the first batch that is not whole, or whose bound bytes are not (FMT-15): nothing in or behind it was promised.
-//! If something was, namely if a later batch calls a record there durable, that is damage (FMT-17).
+//! The log ends before the first batch that is not whole, or whose bound bytes are not (FMT-15): nothing in
+//! or behind it was promised. If something was, namely if a later batch calls a record there durable, that is
+//! damage (FMT-17).
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -59,11 +60,13 @@ impl Replay {
     /// First pass: finds where the log ends.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if records are missing that were durable; [`Error::Device`] if the log cannot be read.
+    /// [`Error::Damaged`] if records are missing that were durable; [`Error::Device`] if the log cannot be
+    /// read.
     pub fn find(source: LogSource) -> Result<Self> {
         let mut walk = Walk::new(&source);
         let mut bindings: HashMap<(Lsn, u32), Vec<BoundPiece>> = HashMap::new();
-        // Batches with bound bytes that may have been lost together with the flush that should have kept both.
+        // Batches with bound bytes that may have been lost together with the flush that should have kept
+        // both.
         let mut doubtful: Vec<(End, BatchUnbound)> = Vec::new();
         let mut durable = source.cut;
         loop {
@@ -124,11 +127,12 @@ impl Replay {
         self.bytes
     }
 
-    /// Second pass: every record behind the cut, in LSN order, with all its bytes. Values share memory with up to
-    /// 4 MiB of their neighbours.
+    /// Second pass: every record behind the cut, in LSN order, with all its bytes. Values share memory with
+    /// up to 4 MiB of their neighbours.
     ///
     /// # Errors
-    /// Those of `apply`; [`Error::Damaged`] if bytes that a durable record is bound to are not what was written.
+    /// Those of `apply`; [`Error::Damaged`] if bytes that a durable record is bound to are not what was
+    /// written.
     pub fn for_each(&self, mut apply: impl FnMut(Lsn, Vec<Operation>) -> Result<()>) -> Result<()> {
         let mut walk = Walk::new(&self.source);
         while walk.end.position != self.end {
@@ -292,12 +296,11 @@ impl<'a> Walk<'a> {
             let Some(header) = self.header(distance)? else { continue };
             let is_later = header.epoch >= hole.epoch && header.sequence > hole.position.sequence;
             if is_later && header.durable_lsn > hole.last {
+                let (missing, durable) = (hole.last.0 + 1, header.durable_lsn.0);
                 let what = format!(
-                    "the log is damaged at byte {}: record {} is missing or unreadable, and batch {} says that all up to {} was durable",
-                    hole.position.offset,
-                    hole.last.0 + 1,
-                    header.sequence,
-                    header.durable_lsn.0
+                    "the log is damaged at byte {}: record {missing} is missing, but batch {} says that all up \
+                     to {durable} was durable",
+                    hole.position.offset, header.sequence
                 );
                 return Err(Error::Damaged { what });
             }

@@ -48,7 +48,8 @@ fn source(device: Arc<dyn Device>, epochs: u64, checkpoint: Checkpoint) -> LogSo
     LogSource { device, region: REGION, volume: VOLUME, epochs: 1..=epochs, start, cut }
 }
 
-/// Replays and checks that the records are those of `epoch_of`, without gaps. Gives where the log ended, and at which record.
+/// Replays and checks that the records are those of `epoch_of`, without gaps. Gives where the log ended, and
+/// at which record.
 fn replayed(
     image: &Image,
     epochs: u64,
@@ -176,8 +177,8 @@ fn a_crash_leaves_a_prefix_no_shorter_than_what_was_promised() {
     assert!(states > 1000 && wraps > 100, "{states} states, {wraps} of them wrap around");
 }
 
-/// After a crash that left a hole, the next mount writes records of the same numbers and lengths into it. Whatever the
-/// next crash leaves, nothing that the first mount wrote behind the hole comes back.
+/// After a crash that left a hole, the next mount writes records of the same numbers and lengths into it.
+/// Whatever the next crash leaves, nothing that the first mount wrote behind the hole comes back.
 #[test]
 fn stale_batches_behind_a_hole_never_revive() {
     let mut first = Load::formatted();
@@ -301,8 +302,8 @@ fn bound_load() -> Load {
     load
 }
 
-/// Late binding: the values are not in the log, and replay finds them all the same. A crash may lose a node that a batch names
-/// if nobody was promised it; then the log ends there.
+/// Late binding: the values are not in the log, and replay finds them all the same. A crash may lose a node
+/// that a batch names if nobody was promised it; then the log ends there.
 #[test]
 fn bound_values_are_replayed_or_the_log_ends_before_them() {
     let load = bound_load();

@@ -1,12 +1,13 @@
 //! Gives out the node space and takes it back, in units of 4 KiB.
 //!
-//! Freed extents are deferred: what is freed in the interval of a checkpoint can be reused only once that checkpoint
-//! is durable (CP-1). An interval ends with [`Allocator::cut`] and is let go with [`Allocator::release`].
+//! Freed extents are deferred: what is freed in the interval of a checkpoint can be reused only once that
+//! checkpoint is durable (CP-1). An interval ends with [`Allocator::cut`] and is let go with
+//! [`Allocator::release`].
 //!
-//! Placement. Large requests go next-fit, so that nodes written one after the other lie one behind the other; when
-//! the neighbourhood has no room, the shortest extent that is long enough serves. Small requests go there at once, and
-//! so fill the gaps that large nodes of odd lengths leave. Where nothing is long enough, a node is cut at the borders of its
-//! parts, the longest extents first, so that a part is still one read.
+//! Placement. Large requests go next-fit, so that nodes written one after the other lie one behind the other;
+//! when the neighbourhood has no room, the shortest extent that is long enough serves. Small requests go
+//! there at once, and so fill the gaps that large nodes of odd lengths leave. Where nothing is long enough, a
+//! node is cut at the borders of its parts, the longest extents first, so that a part is still one read.
 //!
 //! Lock order: the mutex here is a leaf; nothing is locked and no I/O is done under it.
 
@@ -87,7 +88,8 @@ impl Allocator {
     /// An allocator of regions that are all free.
     ///
     /// # Panics
-    /// If the regions are not ascending runs of whole blocks on device 0: the superblock's decoder checks that.
+    /// If the regions are not ascending runs of whole blocks on device 0: the superblock's decoder checks
+    /// that.
     pub fn new(regions: &[Region]) -> Self {
         let mut free = FreeMap::default();
         for region in regions.iter().filter(|region| region.length > 0) {
@@ -107,7 +109,8 @@ impl Allocator {
     /// Marks an extent as in use, as the block table of a mounted volume says.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if it lies outside the node space, does not consist of whole blocks, or is in use already.
+    /// [`Error::Damaged`] if it lies outside the node space, does not consist of whole blocks, or is in use
+    /// already.
     pub fn reserve(&self, extent: Extent) -> Result<()> {
         let length = u64::from(extent.length);
         let aligned = extent.offset.is_multiple_of(UNIT) && length.is_multiple_of(UNIT) && length > 0;
@@ -123,9 +126,9 @@ impl Allocator {
         Err(Error::Damaged { what: format!("the extent {extent} in the block table {wrong}") })
     }
 
-    /// A place for `bytes` bytes, rounded up to whole blocks: one extent if there is any that is long enough, else up
-    /// to [`EXTENTS_MAX`], cut at some of `borders`, the offsets inside the node (ascending, whole blocks) where a cut is
-    /// allowed. `None` if the free space does not hold it; nothing is allocated then.
+    /// A place for `bytes` bytes, rounded up to whole blocks: one extent if there is any that is long enough,
+    /// else up to [`EXTENTS_MAX`], cut at some of `borders`, the offsets inside the node (ascending, whole
+    /// blocks) where a cut is allowed. `None` if the free space does not hold it; nothing is allocated then.
     ///
     /// # Panics
     /// If `bytes` is 0 or above [`ALLOCATION_BYTES_MAX`].
@@ -143,7 +146,8 @@ impl Allocator {
         }
     }
 
-    /// Returns an extent to which nothing was written since it was allocated, or whose contents nothing names.
+    /// Returns an extent to which nothing was written since it was allocated, or whose contents nothing
+    /// names.
     pub fn give_back(&self, extent: Extent) {
         self.check_inside(extent);
         self.state.lock().free.insert(extent.into());
@@ -157,8 +161,8 @@ impl Allocator {
         state.defer(interval, extent);
     }
 
-    /// Frees an extent with a checkpoint that is being written: its cut was made, but what it writes takes the place
-    /// of this extent, which belongs only to the checkpoint before.
+    /// Frees an extent with a checkpoint that is being written: its cut was made, but what it writes takes
+    /// the place of this extent, which belongs only to the checkpoint before.
     ///
     /// # Panics
     /// If the interval was released already.
@@ -176,9 +180,9 @@ impl Allocator {
         ended
     }
 
-    /// Makes allocatable what was freed up to the end of an interval, whose checkpoint is durable now. `discard` gets
-    /// the extents first, merged and by offset, while nobody can write to them yet; no lock is held. Returns the
-    /// number of bytes.
+    /// Makes allocatable what was freed up to the end of an interval, whose checkpoint is durable now.
+    /// `discard` gets the extents first, merged and by offset, while nobody can write to them yet; no lock is
+    /// held. Returns the number of bytes.
     ///
     /// # Panics
     /// If the interval has not ended.

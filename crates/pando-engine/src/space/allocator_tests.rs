@@ -81,7 +81,8 @@ proptest! {
         for step in steps {
             match step {
                 Step::Allocate { units, part_units } => {
-                    let borders: Vec<u64> = (1..).map(|n| n * part_units * UNIT).take_while(|b| *b < units * UNIT).collect();
+                    let borders = (1..).map(|n| n * part_units * UNIT);
+                    let borders: Vec<u64> = borders.take_while(|border| *border < units * UNIT).collect();
                     let longest = model.longest_free() as u64;
                     match allocator.allocate(units * UNIT - 1, &borders) {
                         Some(extents) => {
@@ -193,8 +194,8 @@ fn freeing_twice_in_one_interval_is_caught_at_the_release() {
     allocator.release(interval, |_| {});
 }
 
-/// Nodes of odd lengths are replaced for a long time on a space that is 90 % full: every one still finds a place, and
-/// the pieces stay few.
+/// Nodes of odd lengths are replaced for a long time on a space that is 90 % full: every one still finds a
+/// place, and the pieces stay few.
 #[test]
 fn a_long_life_on_a_nearly_full_space_keeps_nodes_whole() {
     const SPACE: u64 = 1 << 30;

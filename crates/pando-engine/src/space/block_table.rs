@@ -1,12 +1,14 @@
 //! The block table in memory: node id to place, in versions.
 //!
-//! Pages of 64 entries are shared between the live table, the version of a checkpoint that is being written, and the copy
-//! that remembers what is on the device ([`super::table_store`]). Changing a shared page copies it, so a snapshot
-//! copies pointers only, and a page has changed since it was written if it is no longer the same one in memory.
+//! Pages of 64 entries are shared between the live table, the version of a checkpoint that is being written,
+//! and the copy that remembers what is on the device ([`super::table_store`]). Changing a shared page copies
+//! it, so a snapshot copies pointers only, and a page has changed since it was written if it is no longer the
+//! same one in memory.
 //!
-//! The table frees the extents that it stops naming, so that every extent has one owner (SP-2). Three ways lead there:
-//! a node is written while no checkpoint needs the old image ([`BlockTable::record_write`]), a node is written for the
-//! version of a cut ([`BlockTable::record_checkpoint_write`]), a node is removed ([`BlockTable::remove`]).
+//! The table frees the extents that it stops naming, so that every extent has one owner (SP-2). Three ways
+//! lead there: a node is written while no checkpoint needs the old image ([`BlockTable::record_write`]), a
+//! node is written for the version of a cut ([`BlockTable::record_checkpoint_write`]), a node is removed
+//! ([`BlockTable::remove`]).
 //!
 //! * BT-7 a node that is in a version being written keeps its id to itself until that checkpoint is durable.
 //!
@@ -61,8 +63,8 @@ impl BlockTable {
         Self::from_stored(volume, allocator, Stored::default(), 1)
     }
 
-    /// Reads the table of a volume and reserves, in an allocator that is all free, what its nodes and pages occupy.
-    /// `next` is the least id never used, as the superblock says.
+    /// Reads the table of a volume and reserves, in an allocator that is all free, what its nodes and pages
+    /// occupy. `next` is the least id never used, as the superblock says.
     ///
     /// # Errors
     /// [`crate::Error::Damaged`] if a page is not what its pointer says, or two structures share a block.
@@ -139,8 +141,9 @@ impl BlockTable {
         self.free_later(&old);
     }
 
-    /// Records where the image that a node had at a cut was written. The live table takes the place over, too, unless the
-    /// node was written again or removed since; then the place is freed in the current interval, since only this version names it.
+    /// Records where the image that a node had at a cut was written. The live table takes the place over,
+    /// too, unless the node was written again or removed since; then the place is freed in the current
+    /// interval, since only this version names it.
     ///
     /// # Panics
     /// If the node is not in the version, or its generation does not rise.
@@ -168,8 +171,8 @@ impl BlockTable {
         }
     }
 
-    /// Removes a node and frees its place in the current interval. The id is not used again before the checkpoint of
-    /// the next cut is durable.
+    /// Removes a node and frees its place in the current interval. The id is not used again before the
+    /// checkpoint of the next cut is durable.
     ///
     /// # Panics
     /// If the node is not there.
@@ -186,8 +189,8 @@ impl BlockTable {
         }
     }
 
-    /// The table of a cut. Ends the allocator's interval in the same instant, so that what is freed later belongs to
-    /// the next checkpoint.
+    /// The table of a cut. Ends the allocator's interval in the same instant, so that what is freed later
+    /// belongs to the next checkpoint.
     pub fn snapshot(&self) -> Version {
         let mut live = self.live.write();
         let interval = self.allocator.cut();
@@ -195,8 +198,8 @@ impl BlockTable {
         Version { pages: live.pages.clone(), next: live.next, freed, interval }
     }
 
-    /// Writes what differs from the version that was written last, by copy on write; nothing is flushed. On an error
-    /// the table on the device is still the old one.
+    /// Writes what differs from the version that was written last, by copy on write; nothing is flushed. On
+    /// an error the table on the device is still the old one.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`] if the pages find no place; [`crate::Error::Device`].
@@ -210,8 +213,8 @@ impl BlockTable {
         Ok(root)
     }
 
-    /// Makes free what the version's checkpoint, which is durable now, no longer needs: extents, after `discard` has
-    /// seen them, and ids. Returns the number of bytes.
+    /// Makes free what the version's checkpoint, which is durable now, no longer needs: extents, after
+    /// `discard` has seen them, and ids. Returns the number of bytes.
     pub fn release(&self, version: Version, discard: impl FnMut(Run)) -> u64 {
         let bytes = self.allocator.release(version.interval, discard);
         self.live.write().free.extend(version.freed);

@@ -214,8 +214,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Before, during and after each checkpoint the device holds the last durable one whole; a restart finds exactly it, and
-    /// the same free space as the table that was never closed.
+    /// Before, during and after each checkpoint the device holds the last durable one whole; a restart finds
+    /// exactly it, and the same free space as the table that was never closed.
     #[test]
     fn each_checkpoint_is_whole_until_the_next_is_durable(
         rounds in prop::collection::vec((steps(), steps(), any::<bool>()), 1..6)
@@ -224,7 +224,8 @@ proptest! {
         for (before, meanwhile, restart) in rounds {
             before.iter().try_for_each(|step| step.run(&mut volume)).expect("nothing fails here");
             volume.check_durable();
-            volume.checkpoint(|volume| meanwhile.iter().try_for_each(|step| step.run(volume))).expect("nothing fails here");
+            let result = volume.checkpoint(|volume| meanwhile.iter().try_for_each(|step| step.run(volume)));
+            result.expect("nothing fails here");
             volume.check_live();
             if restart {
                 volume.restart();
@@ -380,8 +381,8 @@ fn a_stale_page_is_damage() {
     assert!(matches!(load(&device), Err(Error::Damaged { .. })));
 }
 
-/// BT-7: a node that was new at a cut and is gone before it was written leaves its id unused; else its image would be
-/// taken for that of the node that has the id now.
+/// BT-7: a node that was new at a cut and is gone before it was written leaves its id unused; else its image
+/// would be taken for that of the node that has the id now.
 #[test]
 fn a_removed_nodes_id_waits_for_the_checkpoint() {
     let table = BlockTable::new(VOLUME, allocator());
@@ -396,4 +397,31 @@ fn a_removed_nodes_id_waits_for_the_checkpoint() {
     let version = table.snapshot();
     table.release(version, |_| {});
     assert_eq!(table.insert_new(Tree::Data, 0), second);
+}
+
+/// The pages of the first group are placed, those of the next are not: nothing is kept, and the old table
+/// stays.
+#[test]
+fn a_table_that_finds_no_space_takes_none() {
+    let device = MemoryDevice::new(256 << 20);
+    // The nodes lie in a region of their own, full but for a block.
+    let nodes = Region { device: 0, offset: 0, length: 64 * 300 * 4096 };
+    let pages = Region { device: 0, offset: 128 << 20, length: 280 * 4096 };
+    let allocator = Arc::new(Allocator::new(&[nodes, pages]));
+    let table = BlockTable::new(VOLUME, allocator.clone());
+    for number in 0..64 * 300 - 1 {
+        let id = table.insert_new(Tree::Data, 0);
+        let extent = Extent { device: 0, offset: number * 4096, length: 4096 };
+        allocator.reserve(extent).expect("the region is free");
+        let entry = table.lookup(id).expect("it was just inserted");
+        table.record_write(
+            id,
+            &BlockEntry { generation: 1, extents: vec![extent], length: 4096, header_length: 4096, ..entry },
+        );
+    }
+    let before = allocator.free_runs();
+    let version = table.snapshot();
+    assert_eq!(table.write(&version, &device, 1), Err(Error::NoSpace));
+    assert_eq!(allocator.free_runs(), before);
+    assert_eq!(allocator.counters().deferred, 0);
 }

@@ -65,8 +65,8 @@ impl FreeMap {
         self.by_length.range((length, 0)..).next().map(|&(length, offset)| Run { offset, length })
     }
 
-    /// The first run of at least `length` bytes that lies at or behind `from`, or holds it. The part of it before
-    /// `from` is not counted. Looks at no more than `steps` runs.
+    /// The first run of at least `length` bytes that lies at or behind `from`, or holds it. The part of it
+    /// before `from` is not counted. Looks at no more than `steps` runs.
     pub fn next_fit(&self, from: u64, length: u64, steps: usize) -> Option<Run> {
         let around = self.by_offset.range(..from).next_back().map(|(&offset, &length)| {
             let end = offset + length;

@@ -1,7 +1,8 @@
 //! The block table on the device: a radix tree of pages, copy on write.
 //!
-//! A checkpoint writes the table pages that changed, level by level the index pages above them, and gets the pointer to the
-//! topmost page, which goes into the superblock. Old pages are freed with that checkpoint (CP-1).
+//! A checkpoint writes the table pages that changed, level by level the index pages above them, and gets the
+//! pointer to the topmost page, which goes into the superblock. Old pages are freed with that checkpoint
+//! (CP-1).
 
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ const LEVELS_MAX: u8 = 9;
 pub(super) struct Stored {
     /// As they were written.
     pub pages: Pages,
-    /// Where the pages of each level are; level 0 are the table pages. `None` for pages without an entry below them, which
-    /// are not written.
+    /// Where the pages of each level are; level 0 are the table pages. `None` for pages without an entry
+    /// below them, which are not written.
     levels: Vec<Vec<Option<Pointer>>>,
 }
 
@@ -87,7 +88,8 @@ impl Stored {
             let level = levels.len();
             let below = &levels[level - 1];
             let mut pointers = self.old_level(level, below.len().div_ceil(POINTERS_PER_PAGE));
-            // On a level that was not there before, all pages have a changed one below them: the table grows at its end.
+            // On a level that was not there before, all pages have a changed one below them: the table grows
+            // at its end.
             changed.iter_mut().for_each(|number| *number /= POINTERS_PER_PAGE);
             changed.dedup();
             writer.write(&changed, &mut pointers, |number| {
@@ -198,8 +200,8 @@ pub(super) fn load(
     next: NodeId,
 ) -> Result<Stored> {
     let blocks = allocator.counters().capacity / pando_device::BLOCK_SIZE as u64;
-    // Ids are reused, so there are about as many as nodes. The bound keeps a wrong superblock from choosing how much
-    // memory the table takes.
+    // Ids are reused, so there are about as many as nodes. The bound keeps a wrong superblock from choosing
+    // how much memory the table takes.
     if next.0 == 0 || next.0 > 2 * blocks + (1 << 20) || root.levels > LEVELS_MAX {
         let what = format!("superblock: {} node ids and {} table levels cannot be", next.0, root.levels);
         return Err(Error::Damaged { what });
