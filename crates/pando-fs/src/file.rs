@@ -261,6 +261,7 @@ impl Edit {
         if start >= end {
             return;
         }
+        let was_sparse = self.record.is_sparse();
         let first = start.div_ceil(BLOCK);
         let last = if end == size { size.div_ceil(BLOCK) } else { end / BLOCK };
         if !self.record.is_sparse() && first < last {
@@ -270,6 +271,10 @@ impl Edit {
         if end == size {
             self.delete_to_end(start);
             return;
+        }
+        if was_sparse {
+            // Zeros may come to be in a hole.
+            self.record.blocks = (self.record.blocks + 1).min(size.div_ceil(BLOCK));
         }
         if start / BLOCK == end / BLOCK {
             self.zero_part(start, end);

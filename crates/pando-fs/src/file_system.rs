@@ -97,11 +97,12 @@ impl FileSystem {
     ) -> Result<Arc<Self>> {
         let read_only = options.read_only;
         let engine = Arc::new(Engine::open(device, options)?);
-        Self::with_engine(engine, read_only, clock)
+        Self::on_engine(engine, read_only, clock)
     }
 
-    /// On an engine that is open already.
-    fn with_engine(engine: Arc<Engine>, read_only: bool, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+    /// As [`FileSystem::open_with_clock`], on an engine that is open already: what the engine holds is taken for the
+    /// state that a crash left.
+    pub fn on_engine(engine: Arc<Engine>, read_only: bool, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         if !read_only && Self::is_empty(&engine)? {
             // A crash came between the two steps of a format.
             Self::make_root(&engine, &*clock)?;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+pub mod check;
 pub mod clock;
 mod create;
 mod dir;

@@ -23,6 +23,13 @@ impl Volume {
         Self { fs, caller: Caller { uid: 0, gid: 0, pid: 1, umask: 0 } }
     }
 
+    /// The volume as a crash right now leaves it, mounted again.
+    pub fn after_crash(&self) -> Self {
+        let clock = Arc::new(pando_fs::clock::SystemClock);
+        let fs = FileSystem::on_engine(self.fs.engine().clone(), false, clock).unwrap();
+        Self { fs, caller: self.caller }
+    }
+
     pub fn file(&self, parent: InodeNumber, name: &str) -> InodeNumber {
         let made = self.fs.make_node(&self.caller, parent, name.as_bytes(), FileType::Regular, 0o644, 0);
         made.unwrap().attributes.inode
@@ -81,7 +88,11 @@ impl Volume {
         names.split_off(2)
     }
 
-    pub fn assert_clean(&self) {}
+    /// The name space on the volume breaks no invariant.
+    pub fn assert_clean(&self) {
+        let report = self.fs.check().unwrap();
+        assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    }
 }
 
 pub fn bytes(bytes: &Bytes) -> Vec<u8> {

@@ -1,0 +1,273 @@
+//! Check of the name space: FS-1 to FS-4, see [`crate::schema`].
+//!
+//! One walk over the metadata index in key order, in which a directory's record comes before its children's, and for
+//! each file its blocks; then one over the data index, from owner to owner, for what belongs to nobody. Memory grows
+//! with the number of directories and, by eight bytes each, of inodes.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use pando_engine::{Bound, Direction, Engine, KeyRange, ScanLimit, Tree};
+
+use crate::operations::{FileType, ROOT};
+use crate::schema::{Record, XattrValue, key};
+use crate::{FileSystem, Result, numbers, store};
+
+const BLOCK: u64 = 4096;
+const LIMIT: ScanLimit = ScanLimit { entries: 1024, bytes: 4 << 20 };
+
+/// What is wrong, and with what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The invariant broken, e.g. `FS-2`.
+    pub invariant: &'static str,
+    /// One sentence that names the key.
+    pub what: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.invariant, self.what)
+    }
+}
+
+/// What a check found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Empty for a sound name space.
+    pub problems: Vec<Problem>,
+    /// Directories, the root included.
+    pub directories: u64,
+    /// Inodes that are no directories and have a name.
+    pub files: u64,
+    /// Inodes without a name.
+    pub orphans: u64,
+    /// Bytes of blocks.
+    pub data_bytes: u64,
+}
+
+/// Checks the name space of a volume that nobody changes meanwhile. `progress` is told how many inodes are done. Waits
+/// for the device. An error says that the check could not go on; what is wrong with the name space is in the report.
+pub fn check(engine: &Engine, progress: &mut dyn FnMut(u64)) -> Result<Report> {
+    let counter = engine.waiting(|| engine.get(Tree::Metadata, key::INODE_COUNTER))?;
+    let mut check = Check {
+        engine,
+        report: Report::default(),
+        counter: numbers::decode_counter(counter.as_ref())?,
+        numbers: HashSet::new(),
+        directories: HashMap::new(),
+        parked: HashMap::new(),
+    };
+    check.metadata(progress)?;
+    check.data()?;
+    Ok(check.report)
+}
+
+impl FileSystem {
+    /// As [`check`], on a mounted volume. Operations that run meanwhile may show as problems.
+    pub fn check(&self) -> Result<Report> {
+        check(self.engine(), &mut |_| {})
+    }
+}
+
+/// What is counted of a directory, and what its record says.
+struct Directory {
+    key: Bytes,
+    entries: (u64, u64),
+    links: (u64, u64),
+}
+
+struct Check<'a> {
+    engine: &'a Engine,
+    report: Report,
+    counter: u64,
+    numbers: HashSet<u64>,
+    /// By path.
+    directories: HashMap<Bytes, Directory>,
+    /// Inode numbers of orphans by the metadata key under which they are parked.
+    parked: HashMap<Bytes, u64>,
+}
+
+impl Check<'_> {
+    fn problem(&mut self, invariant: &'static str, key: &[u8], what: impl std::fmt::Display) {
+        let what = format!("\"{}\" {what}", key.escape_ascii());
+        self.report.problems.push(Problem { invariant, what });
+    }
+
+    fn scan(&self, tree: Tree, range: &KeyRange, limit: ScanLimit) -> Result<pando_engine::Scan> {
+        Ok(self.engine.waiting(|| self.engine.scan(tree, range, Direction::Forward, limit))?)
+    }
+
+    fn metadata(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let mut range = Some(KeyRange::all());
+        while let Some(part) = range {
+            let scan = self.scan(Tree::Metadata, &part, LIMIT)?;
+            for (key, value) in scan.entries {
+                if &key[..] != key::INODE_COUNTER {
+                    match store::decode(&key, &value) {
+                        Ok(record) => self.record(&key, &record)?,
+                        Err(error) => self.problem("FS-2", &key, error),
+                    }
+                }
+            }
+            progress(self.numbers.len() as u64);
+            range = scan.rest;
+        }
+        if !self.directories.contains_key(&b""[..]) {
+            self.problem("FS-2", key::ROOT, "the root directory is missing");
+        }
+        for directory in std::mem::take(&mut self.directories).into_values() {
+            let Directory { key, entries, links } = directory;
+            if entries.0 != entries.1 {
+                self.problem("FS-3", &key, format_args!("says {} entries and has {}", entries.1, entries.0));
+            }
+            if links.0 != links.1 {
+                self.problem("FS-3", &key, format_args!("says {} links and has {}", links.1, links.0));
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, key: &Bytes, record: &Record) -> Result<()> {
+        if !self.numbers.insert(record.number) || record.number == 0 || record.number >= self.counter {
+            let counter = self.counter;
+            let what = format_args!("has inode number {}, taken or not below {counter}", record.number);
+            self.problem("FS-4", key, what);
+        }
+        let path = if key.is_empty() {
+            if record.number != ROOT.0 || record.file_type != FileType::Directory {
+                self.problem("FS-2", key, "is not the record of a root directory");
+            }
+            Some(Bytes::new())
+        } else if key[0] == key::ORPHAN_TAG {
+            self.orphan(key, record);
+            None
+        } else if let Some((parent, name)) = key::split_path_key(key) {
+            let is_directory = record.file_type == FileType::Directory;
+            match self.directories.get_mut(parent) {
+                Some(directory) => {
+                    directory.entries.0 += 1;
+                    directory.links.0 += u64::from(is_directory);
+                }
+                None => self.problem("FS-2", key, "lies in no directory"),
+            }
+            if !is_directory && record.links != 1 {
+                self.problem("FS-3", key, format_args!("says {} links and has 1", record.links));
+            }
+            Some(key::child_path(parent, name))
+        } else {
+            self.problem("FS-2", key, "is no key of a file system");
+            None
+        };
+        match path {
+            Some(path) if record.file_type == FileType::Directory => {
+                self.report.directories += 1;
+                let directory = Directory {
+                    key: key.clone(),
+                    entries: (0, record.entries),
+                    links: (2, u64::from(record.links)),
+                };
+                self.directories.insert(path, directory);
+            }
+            Some(_) => self.report.files += 1,
+            None => self.report.orphans += 1,
+        }
+        let lies_under = if record.parked.is_empty() { key } else { &record.parked };
+        self.owned_data(key, &key::data_prefix(lies_under), record)
+    }
+
+    fn orphan(&mut self, key: &Bytes, record: &Record) {
+        if *key != key::orphan_key(record.number) || record.links != 0 {
+            self.problem("FS-1", key, "is an orphan's key over another inode's record");
+        }
+        if !record.parked.is_empty() && self.parked.insert(record.parked.clone(), record.number).is_some() {
+            self.problem("FS-1", key, "is parked where another orphan is");
+        }
+    }
+
+    /// What an inode has in the data index: large attributes, and the blocks of a file.
+    fn owned_data(&mut self, key: &Bytes, prefix: &Bytes, record: &Record) -> Result<()> {
+        for xattr in &record.xattrs {
+            if let XattrValue::Large(length) = xattr.value {
+                let data_key = key::xattr_key(prefix, &xattr.name);
+                let value = self.engine.waiting(|| self.engine.get(Tree::Data, &data_key))?;
+                if value.map(|value| value.len() as u64) != Some(u64::from(length)) {
+                    let name = xattr.name.escape_ascii();
+                    self.problem("FS-1", key, format_args!("has no value of its attribute {name}"));
+                }
+            }
+        }
+        if !record.has_data() || record.file_type != FileType::Regular {
+            return Ok(());
+        }
+        let mut blocks = 0;
+        let mut range = Some(key::blocks_from(prefix, 0));
+        while let Some(part) = range {
+            let scan = self.scan(Tree::Data, &part, LIMIT)?;
+            for (data_key, value) in scan.entries {
+                let end = key::block_of(prefix, &data_key)
+                    .and_then(|block| block.checked_mul(BLOCK)?.checked_add(value.len() as u64));
+                if value.len() as u64 > BLOCK || end.is_none_or(|end| end > record.size) {
+                    self.problem("FS-1", &data_key, "reaches behind the end of the file");
+                }
+                blocks += 1;
+                self.report.data_bytes += value.len() as u64;
+            }
+            range = scan.rest;
+        }
+        let all = record.size.div_ceil(BLOCK);
+        if !record.is_sparse() && blocks != all {
+            self.problem("FS-1", key, format_args!("has {blocks} of its {all} blocks and is not sparse"));
+        }
+        if record.is_sparse() && blocks > record.blocks {
+            self.problem(
+                "FS-1",
+                key,
+                format_args!("has {blocks} blocks, at most {} expected", record.blocks),
+            );
+        }
+        Ok(())
+    }
+
+    /// Goes over the data index from owner to owner.
+    fn data(&mut self) -> Result<()> {
+        let mut range = Some(KeyRange::all());
+        while let Some(part) = range {
+            let scan = self.scan(Tree::Data, &part, ScanLimit { entries: 1, bytes: 1 })?;
+            range = match scan.entries.into_iter().next() {
+                Some((data_key, _)) => {
+                    let next = self.owner(&data_key)?;
+                    Some(KeyRange::new(next, Bound::greatest()))
+                }
+                None => scan.rest,
+            };
+        }
+        Ok(())
+    }
+
+    /// Checks that a data key belongs to an inode; returns where the next owner's keys may begin.
+    fn owner(&mut self, data_key: &Bytes) -> Result<Bound> {
+        let next_key = || Bound::before([&data_key[..], b"\0"].concat());
+        let Some(length) = key::owner_length(data_key) else {
+            self.problem("FS-1", data_key, "belongs to nothing");
+            return Ok(next_key());
+        };
+        let owner = data_key.slice(..length);
+        let parked = self.parked.get(&owner).copied();
+        let record_key = parked.map_or(owner.clone(), key::orphan_key);
+        let value = self.engine.waiting(|| self.engine.get(Tree::Metadata, &record_key))?;
+        let record = value.and_then(|value| Record::decode(&value).ok());
+        if parked.is_some() && self.engine.waiting(|| self.engine.get(Tree::Metadata, &owner))?.is_some() {
+            self.problem("FS-1", data_key, "belongs to a live inode and to an orphan");
+        }
+        match record {
+            None => self.problem("FS-1", data_key, "belongs to no inode"),
+            Some(record) if !record.has_data() => {
+                self.problem("FS-1", data_key, "belongs to an inode without data")
+            }
+            Some(_) => {}
+        }
+        // The root's own keys lie among those of everything else.
+        Ok(if owner.is_empty() { next_key() } else { Bound::after(key::data_prefix(&owner)) })
+    }
+}

@@ -1,0 +1,100 @@
+//! The check of the name space finds what is broken, and says which invariant.
+
+mod common;
+
+use common::Volume;
+use pando_engine::{Batch, Tree};
+use pando_fs::operations::{Operations, ROOT};
+use pando_fs::schema::{Record, key};
+
+/// The invariants found broken after a batch that no operation would make.
+fn broken_by(make: impl FnOnce(&Volume, &mut Batch)) -> Vec<&'static str> {
+    let volume = Volume::new();
+    let a = volume.directory(ROOT, "a");
+    let file = volume.file(a, "f");
+    volume.write(file, 0, &[1; 10_000]);
+    volume.assert_clean();
+    let mut batch = Batch::new();
+    make(&volume, &mut batch);
+    volume.fs.engine().apply(batch).unwrap();
+    volume.fs.check().unwrap().problems.into_iter().map(|problem| problem.invariant).collect()
+}
+
+fn file_key() -> bytes::Bytes {
+    key::child_key(b"\0a", b"f")
+}
+
+fn changed(volume: &Volume, metadata_key: &[u8], change: impl FnOnce(&mut Record)) -> bytes::Bytes {
+    let value = volume.fs.engine().get(Tree::Metadata, metadata_key).unwrap().unwrap();
+    let mut record = Record::decode(&value).unwrap();
+    change(&mut record);
+    record.encode()
+}
+
+#[test]
+fn blocks_without_a_file_are_found() {
+    let broken = broken_by(|_, batch| {
+        let prefix = key::data_prefix(&key::child_key(b"\0a", b"none"));
+        batch.put(Tree::Data, key::block_key(&prefix, 0), &b"x"[..]);
+    });
+    assert_eq!(broken, ["FS-1"]);
+}
+
+#[test]
+fn blocks_behind_the_end_and_lost_blocks_are_found() {
+    let prefix = key::data_prefix(&file_key());
+    let behind = broken_by(|_, batch| batch.put(Tree::Data, key::block_key(&prefix, 3), &b"x"[..]));
+    // Behind the end, and one more than the file has.
+    assert_eq!(behind, ["FS-1", "FS-1"]);
+    assert_eq!(broken_by(|_, batch| batch.delete(Tree::Data, key::block_key(&prefix, 1))), ["FS-1"]);
+}
+
+#[test]
+fn names_without_a_directory_are_found() {
+    let broken = broken_by(|_, batch| batch.delete(Tree::Metadata, key::child_key(b"", b"a")));
+    // The name lies in nothing, and the root counts one entry and one subdirectory too many.
+    assert_eq!(broken, ["FS-2", "FS-3", "FS-3"]);
+}
+
+#[test]
+fn wrong_counts_are_found() {
+    let broken = broken_by(|volume, batch| {
+        let a = key::child_key(b"", b"a");
+        batch.put(Tree::Metadata, a.clone(), changed(volume, &a, |record| record.entries = 7));
+    });
+    assert_eq!(broken, ["FS-3"]);
+}
+
+#[test]
+fn numbers_used_twice_are_found() {
+    let broken = broken_by(|volume, batch| {
+        let record = changed(volume, &file_key(), |record| record.number = ROOT.0);
+        batch.put(Tree::Metadata, file_key(), record);
+    });
+    assert_eq!(broken, ["FS-4"]);
+}
+
+#[test]
+fn records_that_are_none_are_found() {
+    assert_eq!(broken_by(|_, batch| batch.put(Tree::Metadata, &b"\x09"[..], &b"x"[..])), ["FS-2"]);
+}
+
+#[test]
+fn orphans_of_a_crash_are_deleted_at_the_next_open() {
+    let volume = Volume::new();
+    let a = volume.directory(ROOT, "a");
+    for name in ["f", "g"] {
+        let file = volume.file(a, name);
+        volume.write(file, 0, &[1; 10_000]);
+        volume.fs.set_xattr(file, b"user.x", &[1; 1000], pando_fs::operations::XattrMode::Set).unwrap();
+        volume.fs.unlink(&volume.caller, a, name.as_bytes()).unwrap();
+    }
+    // The blocks of one of them no longer lie under its old name.
+    volume.file(a, "g");
+    assert_eq!(volume.fs.check().unwrap().orphans, 2);
+    let after = volume.after_crash();
+    let report = after.fs.check().unwrap();
+    assert_eq!((report.orphans, report.data_bytes, report.files), (0, 0, 1));
+    after.assert_clean();
+    assert_eq!(after.names(after.walk("a").unwrap()), ["g"]);
+}
