@@ -1,7 +1,8 @@
-//! What the engine must do, in the simplest form that does it.
+//! What the engine, and the file system above it, must do, in the simplest form that does it.
 
 mod history;
 mod map;
+pub mod posix;
 
 pub use history::History;
 pub use map::{Digest, Map};

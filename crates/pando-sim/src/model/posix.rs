@@ -1,0 +1,466 @@
+//! A POSIX file system in memory, simple enough to be obviously right: a tree of nodes, files as byte vectors.
+//!
+//! It says what each operation answers and what the tree looks like afterwards. Not modelled: permission bits but the
+//! sticky one, blocks in use, inode numbers. A node without a name lives on, as a file does that is still open.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use pando_fs::operations::{AllocateMode, FileType, RenameMode, SetAttributes, SetTime, XattrMode};
+use pando_fs::{Error, Result};
+
+/// A node of the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(usize);
+
+/// What it is, and what it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// A regular file's bytes.
+    File(Vec<u8>),
+    /// A directory's names, and its own parent; `None` once it is removed.
+    Directory {
+        /// The names.
+        entries: BTreeMap<Vec<u8>, Id>,
+        /// Where `..` leads.
+        parent: Option<Id>,
+    },
+    /// A symbolic link's target.
+    Symlink(Vec<u8>),
+    /// A device node with its number, a fifo or a socket.
+    Special(FileType, u64),
+}
+
+/// An inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// What it holds.
+    pub content: Content,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names, as `st_nlink` counts them.
+    pub links: u32,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Last read.
+    pub accessed: SystemTime,
+    /// Last change of the contents.
+    pub modified: SystemTime,
+    /// Last change of the inode.
+    pub changed: SystemTime,
+    /// Made.
+    pub born: SystemTime,
+}
+
+impl Node {
+    /// Its type.
+    pub fn file_type(&self) -> FileType {
+        match &self.content {
+            Content::File(_) => FileType::Regular,
+            Content::Directory { .. } => FileType::Directory,
+            Content::Symlink(_) => FileType::Symlink,
+            Content::Special(file_type, _) => *file_type,
+        }
+    }
+
+    /// `st_size`: bytes, or names of a directory.
+    pub fn size(&self) -> u64 {
+        match &self.content {
+            Content::File(bytes) | Content::Symlink(bytes) => bytes.len() as u64,
+            Content::Directory { entries, .. } => entries.len() as u64,
+            Content::Special(..) => 0,
+        }
+    }
+
+    fn is_directory(&self) -> bool {
+        matches!(self.content, Content::Directory { .. })
+    }
+}
+
+/// The tree. `now` is the time of the next operation.
+#[derive(Debug, Clone)]
+pub struct Posix {
+    nodes: Vec<Node>,
+    /// Time of the next operation.
+    pub now: SystemTime,
+}
+
+/// The root directory.
+pub const ROOT: Id = Id(0);
+
+impl Posix {
+    /// An empty root directory with mode 0755, made `now`.
+    pub fn new(now: SystemTime) -> Self {
+        let mut posix = Self { nodes: Vec::new(), now };
+        let content = Content::Directory { entries: BTreeMap::new(), parent: Some(ROOT) };
+        posix.add(content, 0o755, 0, 0);
+        posix
+    }
+
+    /// A node.
+    pub fn node(&self, id: Id) -> &Node {
+        &self.nodes[id.0]
+    }
+
+    fn add(&mut self, content: Content, mode: u32, uid: u32, gid: u32) -> Id {
+        let now = self.now;
+        let links = if matches!(content, Content::Directory { .. }) { 2 } else { 1 };
+        self.nodes.push(Node {
+            content,
+            mode,
+            uid,
+            gid,
+            links,
+            xattrs: BTreeMap::new(),
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+        });
+        Id(self.nodes.len() - 1)
+    }
+
+    fn entries(&self, directory: Id) -> Result<&BTreeMap<Vec<u8>, Id>> {
+        match &self.node(directory).content {
+            Content::Directory { parent: None, .. } => Err(Error::NotFound),
+            Content::Directory { entries, .. } => Ok(entries),
+            _ => Err(Error::NotADirectory),
+        }
+    }
+
+    /// Puts a name into a directory, or takes it away.
+    fn set_entry(&mut self, directory: Id, name: &[u8], id: Option<Id>) {
+        let now = self.now;
+        let old = self.entries(directory).ok().and_then(|entries| entries.get(name).copied());
+        let count = |id: Option<Id>| u32::from(id.is_some_and(|id| self.node(id).is_directory()));
+        let (less, more) = (count(old), count(id));
+        if let Some(id) = id
+            && let Content::Directory { parent, .. } = &mut self.nodes[id.0].content
+        {
+            *parent = Some(directory);
+        }
+        let node = &mut self.nodes[directory.0];
+        node.links = node.links + more - less;
+        (node.modified, node.changed) = (now, now);
+        if let Content::Directory { entries, .. } = &mut node.content {
+            match id {
+                Some(id) => entries.insert(name.to_vec(), id),
+                None => entries.remove(name),
+            };
+        }
+    }
+
+    /// Finds a name.
+    pub fn lookup(&self, directory: Id, name: &[u8]) -> Result<Id> {
+        self.entries(directory)?.get(name).copied().ok_or(Error::NotFound)
+    }
+
+    /// All names of a directory that is there.
+    pub fn list(&self, directory: Id) -> Vec<(Vec<u8>, Id)> {
+        let entries = self.entries(directory).map(Clone::clone).unwrap_or_default();
+        entries.into_iter().collect()
+    }
+
+    /// Makes anything; a directory's content is made empty.
+    pub fn make(
+        &mut self,
+        owner: (u32, u32),
+        directory: Id,
+        name: &[u8],
+        content: Content,
+        mode: u32,
+    ) -> Result<Id> {
+        let entries = self.entries(directory)?;
+        if entries.contains_key(name) {
+            return Err(Error::Exists);
+        }
+        let (uid, mut gid) = owner;
+        let mut mode = mode;
+        let parent = self.node(directory);
+        if parent.mode & 0o2000 != 0 {
+            gid = parent.gid;
+            if matches!(content, Content::Directory { .. }) {
+                mode |= 0o2000;
+            }
+        }
+        let id = self.add(content, mode, uid, gid);
+        self.set_entry(directory, name, Some(id));
+        Ok(id)
+    }
+
+    fn check_sticky(&self, uid: u32, directory: Id, id: Id) -> Result<()> {
+        let (directory, node) = (self.node(directory), self.node(id));
+        let may = directory.mode & 0o1000 == 0 || uid == 0 || uid == node.uid || uid == directory.uid;
+        if may { Ok(()) } else { Err(Error::NotPermitted) }
+    }
+
+    /// What happens to a node whose name goes.
+    fn lose_name(&mut self, id: Id) {
+        let now = self.now;
+        let node = &mut self.nodes[id.0];
+        node.links = 0;
+        node.changed = now;
+        if let Content::Directory { parent, .. } = &mut node.content {
+            *parent = None;
+        }
+    }
+
+    /// unlink or rmdir.
+    pub fn remove(&mut self, uid: u32, directory: Id, name: &[u8], is_directory: bool) -> Result<()> {
+        let id = self.lookup(directory, name)?;
+        match (is_directory, self.node(id).is_directory()) {
+            (true, false) => return Err(Error::NotADirectory),
+            (false, true) => return Err(Error::IsADirectory),
+            _ => {}
+        }
+        self.check_sticky(uid, directory, id)?;
+        if is_directory && !self.entries(id)?.is_empty() {
+            return Err(Error::NotEmpty);
+        }
+        self.set_entry(directory, name, None);
+        self.lose_name(id);
+        Ok(())
+    }
+
+    /// True if `id` is the directory or above it.
+    fn is_above(&self, id: Id, directory: Id) -> bool {
+        let mut at = directory;
+        loop {
+            if at == id {
+                return true;
+            }
+            match &self.node(at).content {
+                Content::Directory { parent: Some(parent), .. } if at != ROOT => at = *parent,
+                _ => return false,
+            }
+        }
+    }
+
+    /// rename.
+    pub fn rename(&mut self, uid: u32, from: (Id, &[u8]), to: (Id, &[u8]), mode: RenameMode) -> Result<()> {
+        if !self.node(from.0).is_directory() || !self.node(to.0).is_directory() {
+            return Err(Error::NotADirectory);
+        }
+        self.entries(to.0)?;
+        let source = self.lookup(from.0, from.1)?;
+        let target = self.lookup(to.0, to.1).ok();
+        match (target, mode) {
+            (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),
+            (None, RenameMode::Exchange) => return Err(Error::NotFound),
+            (Some(target), RenameMode::Replace) => {
+                match (self.node(source).is_directory(), self.node(target).is_directory()) {
+                    (true, false) => return Err(Error::NotADirectory),
+                    (false, true) => return Err(Error::IsADirectory),
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+        if target == Some(source) {
+            return Ok(());
+        }
+        if self.is_above(source, to.0) {
+            return Err(Error::Invalid);
+        }
+        if let Some(target) = target
+            && mode == RenameMode::Exchange
+            && self.is_above(target, from.0)
+        {
+            return Err(Error::Invalid);
+        }
+        self.check_sticky(uid, from.0, source)?;
+        if let Some(target) = target {
+            self.check_sticky(uid, to.0, target)?;
+            if mode == RenameMode::Replace
+                && self.node(target).is_directory()
+                && !self.entries(target)?.is_empty()
+            {
+                return Err(Error::NotEmpty);
+            }
+        }
+        let now = self.now;
+        self.set_entry(from.0, from.1, None);
+        self.set_entry(to.0, to.1, Some(source));
+        self.nodes[source.0].changed = now;
+        match (target, mode) {
+            (Some(target), RenameMode::Exchange) => {
+                self.set_entry(from.0, from.1, Some(target));
+                self.nodes[target.0].changed = now;
+            }
+            (Some(target), _) => self.lose_name(target),
+            (None, _) => {}
+        }
+        Ok(())
+    }
+
+    fn bytes(&mut self, id: Id) -> Result<&mut Vec<u8>> {
+        match &mut self.nodes[id.0].content {
+            Content::File(bytes) => Ok(bytes),
+            Content::Directory { .. } => Err(Error::IsADirectory),
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    fn touch(&mut self, id: Id) {
+        let now = self.now;
+        let node = &mut self.nodes[id.0];
+        (node.modified, node.changed) = (now, now);
+    }
+
+    /// read.
+    pub fn read(&mut self, id: Id, offset: usize, length: usize) -> Result<Vec<u8>> {
+        let bytes = self.bytes(id)?;
+        let start = offset.min(bytes.len());
+        Ok(bytes[start..bytes.len().min(offset + length)].to_vec())
+    }
+
+    /// write.
+    pub fn write(
+        &mut self,
+        id: Id,
+        offset: usize,
+        data: &[u8],
+        append: bool,
+        kill_set_id: bool,
+    ) -> Result<()> {
+        let bytes = self.bytes(id)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let offset = if append { bytes.len() } else { offset };
+        let length = bytes.len().max(offset + data.len());
+        bytes.resize(length, 0);
+        bytes[offset..offset + data.len()].copy_from_slice(data);
+        self.touch(id);
+        if kill_set_id {
+            self.kill_set_id(id);
+            self.nodes[id.0].xattrs.remove(&b"security.capability"[..]);
+        }
+        Ok(())
+    }
+
+    fn kill_set_id(&mut self, id: Id) {
+        let mode = &mut self.nodes[id.0].mode;
+        *mode &= !0o4000;
+        if *mode & 0o010 != 0 {
+            *mode &= !0o2000;
+        }
+    }
+
+    /// fallocate.
+    pub fn allocate(&mut self, id: Id, mode: AllocateMode, offset: usize, length: usize) -> Result<()> {
+        let bytes = self.bytes(id)?;
+        let end = offset + length;
+        let grows = match mode {
+            AllocateMode::Allocate { keep_size } => !keep_size,
+            AllocateMode::PunchHole => false,
+            AllocateMode::ZeroRange { keep_size } => !keep_size,
+        };
+        if !matches!(mode, AllocateMode::Allocate { .. }) {
+            let inside = offset.min(bytes.len())..end.min(bytes.len());
+            bytes[inside].fill(0);
+        }
+        if grows && end > bytes.len() {
+            bytes.resize(end, 0);
+        }
+        self.touch(id);
+        Ok(())
+    }
+
+    /// copy_file_range, of which `copied` bytes were done.
+    pub fn copy(&mut self, from: (Id, usize), to: (Id, usize), copied: usize) -> Result<()> {
+        let data = self.read(from.0, from.1, copied)?;
+        self.write(to.0, to.1, &data, false, false)
+    }
+
+    /// setattr.
+    pub fn set_attributes(&mut self, id: Id, set: &SetAttributes) -> Result<()> {
+        let now = self.now;
+        if let Some(size) = set.size {
+            self.bytes(id)?.resize(size as usize, 0);
+            self.nodes[id.0].modified = now;
+        }
+        let node = &mut self.nodes[id.0];
+        let is_directory = node.is_directory();
+        node.uid = set.uid.unwrap_or(node.uid);
+        node.gid = set.gid.unwrap_or(node.gid);
+        node.mode = set.mode.unwrap_or(node.mode);
+        let time = |set: Option<SetTime>, old| match set {
+            None => old,
+            Some(SetTime::Now) => now,
+            Some(SetTime::To(time)) => time,
+        };
+        node.accessed = time(set.accessed, node.accessed);
+        node.modified = time(set.modified, node.modified);
+        node.changed = set.changed.unwrap_or(now);
+        let changes_owner = set.uid.is_some() || set.gid.is_some();
+        if !is_directory && ((changes_owner && set.mode.is_none()) || set.kill_set_id) {
+            self.kill_set_id(id);
+        }
+        if !is_directory && set.kill_set_id {
+            self.nodes[id.0].xattrs.remove(&b"security.capability"[..]);
+        }
+        Ok(())
+    }
+
+    /// setxattr.
+    pub fn set_xattr(&mut self, id: Id, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let now = self.now;
+        let node = &mut self.nodes[id.0];
+        match (mode, node.xattrs.contains_key(name)) {
+            (XattrMode::Create, true) => return Err(Error::Exists),
+            (XattrMode::Replace, false) => return Err(Error::NoAttribute),
+            _ => {}
+        }
+        node.xattrs.insert(name.to_vec(), value.to_vec());
+        node.changed = now;
+        Ok(())
+    }
+
+    /// removexattr.
+    pub fn remove_xattr(&mut self, id: Id, name: &[u8]) -> Result<()> {
+        let now = self.now;
+        let node = &mut self.nodes[id.0];
+        node.xattrs.remove(name).ok_or(Error::NoAttribute)?;
+        node.changed = now;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> Content {
+        Content::Directory { entries: BTreeMap::new(), parent: None }
+    }
+
+    #[test]
+    fn links_of_directories_follow_renames() {
+        let mut posix = Posix::new(SystemTime::UNIX_EPOCH);
+        let a = posix.make((0, 0), ROOT, b"a", directory(), 0o755).unwrap();
+        let b = posix.make((0, 0), a, b"b", directory(), 0o755).unwrap();
+        assert_eq!((posix.node(ROOT).links, posix.node(a).links), (3, 3));
+        posix.rename(0, (a, b"b"), (ROOT, b"b"), RenameMode::Replace).unwrap();
+        assert_eq!((posix.node(ROOT).links, posix.node(a).links), (4, 2));
+        let into_itself = posix.rename(0, (ROOT, b"b"), (b, b"c"), RenameMode::Replace);
+        assert_eq!(into_itself, Err(Error::Invalid));
+        posix.remove(0, ROOT, b"a", true).unwrap();
+        assert_eq!(posix.make((0, 0), a, b"x", directory(), 0), Err(Error::NotFound));
+    }
+
+    #[test]
+    fn what_is_cut_off_does_not_come_back() {
+        let mut posix = Posix::new(SystemTime::UNIX_EPOCH);
+        let file = posix.make((0, 0), ROOT, b"f", Content::File(Vec::new()), 0o644).unwrap();
+        posix.write(file, 2, b"abc", false, false).unwrap();
+        let resize = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+        posix.set_attributes(file, &resize(3)).unwrap();
+        posix.set_attributes(file, &resize(5)).unwrap();
+        assert_eq!(posix.read(file, 0, 9).unwrap(), b"\0\0a\0\0");
+    }
+}
