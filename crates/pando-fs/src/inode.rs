@@ -153,8 +153,11 @@ impl Inode {
         self.state.write()
     }
 
-    /// A directory's path; `NotFound` if it was removed. `epoch` is what the name space lock holds.
+    /// A directory's path; `NotADirectory` for anything else, `NotFound` if it was removed. `epoch` is what the name space lock holds.
     pub(crate) fn path(&self, epoch: u64) -> Result<Bytes> {
+        if !self.is_directory() {
+            return Err(Error::NotADirectory);
+        }
         let mut names = Vec::new();
         let mut step = self.path_step(epoch)?;
         let front = loop {

@@ -1,0 +1,414 @@
+//! A file system and the model, taken through the same steps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use pando_device::MemoryDevice;
+use pando_device::simulated::Random;
+use pando_fs::clock::Clock;
+use pando_fs::operations::{
+    Attributes, Caller, DirectoryEntry, FileType, Operations, ROOT, Seek, SetAttributes, SetTime, waiting,
+};
+use pando_fs::{Error, FileSystem, FormatOptions, InodeNumber, Options, Result};
+use pando_sim::model::posix::{self, Content, Id, Posix};
+
+use crate::step::Step;
+
+/// A clock that the run sets.
+struct SetClock(AtomicU64);
+
+impl Clock for SetClock {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// See the module.
+pub struct Run {
+    fs: Arc<FileSystem>,
+    clock: Arc<SetClock>,
+    model: Posix,
+    /// What is referenced, the root first; each counts one reference.
+    handles: Vec<(InodeNumber, Id)>,
+    seed: u64,
+}
+
+type Outcome = std::result::Result<(), String>;
+
+fn agree<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Outcome {
+    if found == expected { Ok(()) } else { Err(format!("found {found:?}\nexpected {expected:?}")) }
+}
+
+/// Makes queries fail, one in three.
+fn interrupt_at_random(fs: &FileSystem, seed: u64) {
+    let state = AtomicU64::new(seed);
+    fs.interrupt_queries(move || Random::new(state.fetch_add(1, Ordering::Relaxed)).chance(1, 3));
+}
+
+/// Makes the call until it is not interrupted.
+fn again<T>(fs: &FileSystem, mut call: impl FnMut(&FileSystem) -> Result<T>) -> Result<T> {
+    loop {
+        match waiting(fs, &mut call) {
+            Err(Error::Busy) => {}
+            other => return other,
+        }
+    }
+}
+
+fn name(number: u64) -> Vec<u8> {
+    match number {
+        0 => vec![0xff; 3],
+        1 => b"a".to_vec(),
+        2 => b"a b".to_vec(),
+        3 => vec![b'x'; 255],
+        _ => b"\x01".to_vec(),
+    }
+}
+
+fn xattr_name(number: u64) -> &'static [u8] {
+    [&b"user.a"[..], b"user.b", b"security.capability", b"trusted.c"][number as usize]
+}
+
+impl Run {
+    pub fn new(seed: u64) -> Self {
+        let clock = Arc::new(SetClock(AtomicU64::new(1)));
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        FileSystem::format_with_clock(device.clone(), &FormatOptions::default(), &*clock).unwrap();
+        let options = Options { background: pando_engine::Background::Manual, ..Options::default() };
+        let fs = FileSystem::open_with_clock(device, options, clock.clone()).unwrap();
+        interrupt_at_random(&fs, seed);
+        let model = Posix::new(clock.now());
+        Self { fs, clock, model, handles: vec![(ROOT, posix::ROOT)], seed }
+    }
+
+    fn slot(&self, slot: u64) -> (InodeNumber, Id) {
+        self.handles[(slot % self.handles.len() as u64) as usize]
+    }
+
+    /// Of the handles, the one in the slot among directories, or among files.
+    fn kind(&self, slot: u64, is_directory: bool) -> (InodeNumber, Id) {
+        let of_kind: Vec<_> = self
+            .handles
+            .iter()
+            .filter(|(_, id)| (self.model.node(*id).file_type() == FileType::Directory) == is_directory)
+            .collect();
+        // One in sixteen is of the wrong kind on purpose.
+        if of_kind.is_empty() || slot.is_multiple_of(16) {
+            return self.slot(slot / 16);
+        }
+        *of_kind[(slot % of_kind.len() as u64) as usize]
+    }
+
+    fn caller(&self, uid: u32) -> Caller {
+        Caller { uid, gid: uid, pid: 1, umask: 0 }
+    }
+
+    /// Does a step to both sides and compares the answers.
+    pub fn step(&mut self, step: &Step) -> Outcome {
+        self.clock.0.fetch_add(7, Ordering::Relaxed);
+        self.model.now = self.clock.now();
+        match step {
+            Step::Lookup { .. } | Step::Make { .. } | Step::Temporary { .. } | Step::Forget { .. } => {
+                self.reference(step)
+            }
+            Step::Remove { directory, name: number, is_directory, uid } => {
+                let (inode, id) = self.kind(*directory, true);
+                let (caller, name) = (self.caller(*uid), name(*number));
+                let found = again(&self.fs, |fs| match is_directory {
+                    true => fs.remove_directory(&caller, inode, &name),
+                    false => fs.unlink(&caller, inode, &name),
+                });
+                agree(found, self.model.remove(*uid, id, &name, *is_directory))
+            }
+            Step::Rename { from, name: old, to, new_name, mode, uid } => {
+                let (from, to) = (self.kind(*from, true), self.kind(*to, true));
+                let (old, new, caller) = (name(*old), name(*new_name), self.caller(*uid));
+                let found = again(&self.fs, |fs| fs.rename(&caller, from.0, &old, to.0, &new, *mode));
+                agree(found, self.model.rename(*uid, (from.1, &old), (to.1, &new), *mode))
+            }
+            Step::List { directory, room, attributes } => {
+                let (inode, id) = self.kind(*directory, true);
+                if self.model.node(id).file_type() != FileType::Directory {
+                    return agree(self.fs.open_directory(inode), Err(Error::NotADirectory));
+                }
+                let found: Vec<_> = self
+                    .list(inode, *room, *attributes)
+                    .into_iter()
+                    .map(|entry| entry.name.to_vec())
+                    .collect();
+                agree(found, self.model.list(id).into_iter().map(|(name, _)| name).collect())
+            }
+            Step::Compare => self.compare(),
+            Step::Crash => self.crash(),
+            _ => self.inode_step(step),
+        }
+    }
+
+    /// Steps that give or take references.
+    fn reference(&mut self, step: &Step) -> Outcome {
+        match step {
+            Step::Lookup { directory, name: number } => {
+                let (inode, id) = self.kind(*directory, true);
+                let name = name(*number);
+                let found = again(&self.fs, |fs| fs.lookup(inode, &name));
+                let expected = self.model.lookup(id, &name);
+                self.entered(found.map(|entry| entry.attributes), expected)
+            }
+            Step::Make { directory, name: number, file_type, mode, uid } => {
+                let (inode, id) = self.kind(*directory, true);
+                let (caller, name) = (self.caller(*uid), name(*number));
+                let found = again(&self.fs, |fs| match file_type {
+                    FileType::Directory => fs.make_directory(&caller, inode, &name, *mode),
+                    FileType::Symlink => fs.make_symlink(&caller, inode, &name, b"target"),
+                    _ => fs.make_node(&caller, inode, &name, *file_type, *mode, 5),
+                });
+                let (content, mode) = match file_type {
+                    FileType::Regular => (Content::File(Vec::new()), *mode),
+                    FileType::Directory => {
+                        (Content::Directory { entries: BTreeMap::new(), parent: None }, *mode)
+                    }
+                    FileType::Symlink => (Content::Symlink(b"target".to_vec()), 0o777),
+                    other => (Content::Special(*other, 5), *mode),
+                };
+                let expected = self.model.make((*uid, *uid), id, &name, content, mode);
+                self.entered(found.map(|entry| entry.attributes), expected)
+            }
+            Step::Temporary { directory } => {
+                let (inode, _) = self.kind(*directory, true);
+                let found = again(&self.fs, |fs| fs.make_temporary(&self.caller(0), inode, 0o600));
+                // No difference to the model but that a temporary file's name is never seen.
+                if let Ok(entry) = found {
+                    agree((entry.attributes.links, entry.attributes.size), (0, 0))?;
+                    self.fs.forget(entry.attributes.inode, 1);
+                }
+                Ok(())
+            }
+            Step::Forget { inode } => {
+                let place = *inode as usize % self.handles.len();
+                if place > 0 {
+                    let (inode, _) = self.handles.remove(place);
+                    self.fs.forget(inode, 1);
+                }
+                Ok(())
+            }
+            _ => unreachable!("not a step that gives or takes references"),
+        }
+    }
+
+    fn entered(&mut self, found: Result<Attributes>, expected: Result<Id>) -> Outcome {
+        if let (Ok(attributes), Ok(id)) = (&found, &expected) {
+            self.handles.push((attributes.inode, *id));
+            return self.same_attributes(attributes, *id);
+        }
+        agree(found.map(|_| ()), expected.map(|_| ()))
+    }
+
+    /// Steps on one inode or two, without names.
+    fn inode_step(&mut self, step: &Step) -> Outcome {
+        match step {
+            Step::Write { file, offset, length, byte, append, kill_set_id } => {
+                let (inode, id) = self.kind(*file, false);
+                let data = vec![*byte; *length as usize];
+                let bytes = Bytes::from(data.clone());
+                let found =
+                    again(&self.fs, |fs| fs.write(inode, *offset, bytes.clone(), *append, *kill_set_id));
+                agree(found, self.model.write(id, *offset as usize, &data, *append, *kill_set_id))
+            }
+            Step::Read { file, offset, length } => {
+                let (inode, id) = self.kind(*file, false);
+                let found = again(&self.fs, |fs| fs.read(inode, *offset, *length as usize));
+                let expected = self.model.read(id, *offset as usize, *length as usize);
+                agree(found.map(|pieces| pieces.concat()), expected)
+            }
+            Step::Resize { file, size } => {
+                let set = SetAttributes { size: Some(*size), ..SetAttributes::default() };
+                self.set(self.kind(*file, false), set)
+            }
+            Step::Mode { inode, mode } => {
+                let set = SetAttributes { mode: Some(*mode), ..SetAttributes::default() };
+                self.set(self.slot(*inode), set)
+            }
+            Step::Owner { inode, uid, gid } => self
+                .set(self.slot(*inode), SetAttributes { uid: *uid, gid: *gid, ..SetAttributes::default() }),
+            Step::Times { inode, seconds } => {
+                let distance = Duration::new(seconds.unsigned_abs(), 5);
+                let epoch = SystemTime::UNIX_EPOCH;
+                let time = if *seconds < 0 { epoch - distance } else { epoch + distance };
+                let (accessed, modified) = (Some(SetTime::To(time)), Some(SetTime::Now));
+                self.set(self.slot(*inode), SetAttributes { accessed, modified, ..SetAttributes::default() })
+            }
+            Step::Allocate { file, mode, offset, length } => {
+                let (inode, id) = self.kind(*file, false);
+                let found = again(&self.fs, |fs| fs.allocate(inode, *mode, *offset, *length));
+                agree(found, self.model.allocate(id, *mode, *offset as usize, *length as usize))
+            }
+            Step::Copy { from, from_offset, to, to_offset, length } => {
+                let (from, to) = (self.kind(*from, false), self.kind(*to, false));
+                let copied =
+                    again(&self.fs, |fs| fs.copy_range(from.0, *from_offset, to.0, *to_offset, *length));
+                let Ok(copied) = copied else { return Ok(()) };
+                let (from, to) = ((from.1, *from_offset as usize), (to.1, *to_offset as usize));
+                agree(self.model.copy(from, to, copied as usize), Ok(()))
+            }
+            Step::Seek { file, offset, what } => self.seek(self.kind(*file, false), *offset, *what),
+            Step::SetXattr { inode, name, length, mode } => {
+                let (inode, id) = self.slot(*inode);
+                let (name, value) = (xattr_name(*name), vec![*length as u8; *length as usize]);
+                let found = again(&self.fs, |fs| fs.set_xattr(inode, name, &value, *mode));
+                agree(found, self.model.set_xattr(id, name, &value, *mode))
+            }
+            Step::RemoveXattr { inode, name } => {
+                let (inode, id) = self.slot(*inode);
+                let found = again(&self.fs, |fs| fs.remove_xattr(inode, xattr_name(*name)));
+                agree(found, self.model.remove_xattr(id, xattr_name(*name)))
+            }
+            _ => unreachable!("not a step on an inode"),
+        }
+    }
+
+    fn set(&mut self, (inode, id): (InodeNumber, Id), set: SetAttributes) -> Outcome {
+        let found = again(&self.fs, |fs| fs.set_attributes(&self.caller(0), inode, &set));
+        let expected = self.model.set_attributes(id, &set);
+        match found {
+            Ok(attributes) if expected.is_ok() => self.same_attributes(&attributes, id),
+            other => agree(other.map(|_| ()), expected),
+        }
+    }
+
+    /// Holes are where the file system says, as far as the bytes allow it.
+    fn seek(&mut self, (inode, id): (InodeNumber, Id), offset: u64, what: Seek) -> Outcome {
+        let found = again(&self.fs, |fs| fs.seek(inode, offset, what));
+        let Ok(bytes) = self.model.read(id, 0, usize::MAX / 2) else {
+            return if found.is_err() { Ok(()) } else { Err("a seek in what is no file".to_owned()) };
+        };
+        let behind = bytes.get(offset as usize..).unwrap_or_default();
+        match (found, what) {
+            (Ok(at), Seek::Data) => {
+                let hole = &bytes[offset as usize..at as usize];
+                agree(hole.iter().all(|byte| *byte == 0), true)
+            }
+            (Ok(at), Seek::Hole) => {
+                let block_end = (at as usize + 1).next_multiple_of(4096).min(bytes.len());
+                agree(bytes[at as usize..block_end].iter().all(|byte| *byte == 0), true)
+            }
+            (Err(Error::NoData), Seek::Data) => agree(behind.iter().all(|byte| *byte == 0), true),
+            (Err(Error::NoData), Seek::Hole) => agree(behind.is_empty(), true),
+            (Err(error), _) => Err(format!("seek: {error}")),
+        }
+    }
+
+    /// A listing read `room` names at a time; the references of one with attributes are given back.
+    fn list(&self, inode: InodeNumber, room: u64, attributes: bool) -> Vec<DirectoryEntry> {
+        let handle = self.fs.open_directory(inode).unwrap();
+        let mut entries: Vec<DirectoryEntry> = Vec::new();
+        loop {
+            let cookie = entries.last().map_or(0, |entry| entry.cookie);
+            let before = entries.len();
+            let mut emit = |entry: &DirectoryEntry| {
+                let fits = entries.len() < before + room as usize;
+                if fits {
+                    entries.push(entry.clone());
+                }
+                fits
+            };
+            again(&self.fs, |fs| fs.read_directory(inode, handle, cookie, attributes, &mut emit)).unwrap();
+            if entries.len() == before {
+                break;
+            }
+        }
+        self.fs.close_directory(inode, handle);
+        let names = entries.split_off(2);
+        for entry in &names {
+            if entry.attributes.is_some() {
+                self.fs.forget(entry.inode, 1);
+            }
+        }
+        names
+    }
+
+    /// Compares the whole tree, from the root and from every handle, and checks the name space.
+    pub fn compare(&mut self) -> Outcome {
+        self.compare_below(ROOT, posix::ROOT)?;
+        for (inode, id) in self.handles.clone() {
+            self.compare_inode(inode, id)?;
+        }
+        let report = self.fs.check().map_err(|error| error.to_string())?;
+        agree(report.problems, Vec::new())
+    }
+
+    fn compare_below(&mut self, inode: InodeNumber, id: Id) -> Outcome {
+        self.compare_inode(inode, id)?;
+        if self.model.node(id).file_type() != FileType::Directory {
+            return Ok(());
+        }
+        let listed = self.list(inode, u64::MAX >> 1, true);
+        let expected = self.model.list(id);
+        agree(
+            listed.iter().map(|entry| entry.name.to_vec()).collect::<Vec<_>>(),
+            expected.iter().map(|(name, _)| name.clone()).collect(),
+        )?;
+        for (entry, (name, child)) in listed.iter().zip(expected) {
+            let found = again(&self.fs, |fs| fs.lookup(inode, &name)).map_err(|error| error.to_string())?;
+            agree(Some(found.attributes), entry.attributes)?;
+            self.compare_below(found.attributes.inode, child)?;
+            self.fs.forget(found.attributes.inode, 1);
+        }
+        Ok(())
+    }
+
+    fn compare_inode(&mut self, inode: InodeNumber, id: Id) -> Outcome {
+        let attributes = self.fs.get_attributes(inode).map_err(|error| error.to_string())?;
+        self.same_attributes(&attributes, id)?;
+        let node = self.model.node(id);
+        for (name, value) in &node.xattrs {
+            let found = again(&self.fs, |fs| fs.get_xattr(inode, name)).map(|value| value.to_vec());
+            agree(found, Ok(value.clone()))?;
+        }
+        let list = self.fs.list_xattrs(inode).map_err(|error| error.to_string())?;
+        agree(list.split(|byte| *byte == 0).count() - 1, node.xattrs.len())?;
+        match &node.content {
+            Content::File(bytes) => {
+                let found = again(&self.fs, |fs| fs.read(inode, 0, bytes.len() + 10));
+                match found.map(|pieces| pieces.concat()) {
+                    Ok(found) if found == *bytes => Ok(()),
+                    Ok(found) => {
+                        let at = found.iter().zip(bytes).position(|(a, b)| a != b);
+                        Err(format!("inode {}: bytes differ at {at:?}", inode.0))
+                    }
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+            Content::Symlink(target) => {
+                agree(self.fs.read_link(inode).map(|target| target.to_vec()), Ok(target.clone()))
+            }
+            Content::Directory { .. } | Content::Special(..) => Ok(()),
+        }
+    }
+
+    fn same_attributes(&self, found: &Attributes, id: Id) -> Outcome {
+        let node = self.model.node(id);
+        let device = if let Content::Special(_, device) = node.content { device } else { found.device };
+        agree(
+            (found.file_type, found.mode, found.links, found.uid, found.gid, found.device, found.size),
+            (node.file_type(), node.mode, node.links, node.uid, node.gid, device, node.size()),
+        )?;
+        agree(
+            (found.accessed, found.modified, found.changed, found.born),
+            (node.accessed, node.modified, node.changed, node.born),
+        )
+    }
+
+    /// Opens the volume anew, without closing it first: what was unlinked is gone, all else is there.
+    fn crash(&mut self) -> Outcome {
+        self.handles.truncate(1);
+        self.fs = FileSystem::on_engine(self.fs.engine().clone(), false, self.clock.clone())
+            .map_err(|error| error.to_string())?;
+        self.seed += 1;
+        interrupt_at_random(&self.fs, self.seed);
+        let report = self.fs.check().map_err(|error| error.to_string())?;
+        agree((report.orphans, report.problems), (0, Vec::new()))
+    }
+}

@@ -1,0 +1,187 @@
+//! Steps of a sequence. Inodes are named by slots, counted modulo the handles there are, so that a sequence stays
+//! one whatever is taken out of it.
+
+use pando_device::simulated::Random;
+use pando_fs::operations::{AllocateMode, FileType, RenameMode, Seek, XattrMode};
+
+/// Which operations a sequence is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mix {
+    Everything,
+    Names,
+    Data,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    Lookup { directory: u64, name: u64 },
+    Make { directory: u64, name: u64, file_type: FileType, mode: u32, uid: u32 },
+    Temporary { directory: u64 },
+    Remove { directory: u64, name: u64, is_directory: bool, uid: u32 },
+    Rename { from: u64, name: u64, to: u64, new_name: u64, mode: RenameMode, uid: u32 },
+    Write { file: u64, offset: u64, length: u64, byte: u8, append: bool, kill_set_id: bool },
+    Read { file: u64, offset: u64, length: u64 },
+    Resize { file: u64, size: u64 },
+    Mode { inode: u64, mode: u32 },
+    Owner { inode: u64, uid: Option<u32>, gid: Option<u32> },
+    Times { inode: u64, seconds: i64 },
+    Allocate { file: u64, mode: AllocateMode, offset: u64, length: u64 },
+    Copy { from: u64, from_offset: u64, to: u64, to_offset: u64, length: u64 },
+    Seek { file: u64, offset: u64, what: Seek },
+    List { directory: u64, room: u64, attributes: bool },
+    SetXattr { inode: u64, name: u64, length: u64, mode: XattrMode },
+    RemoveXattr { inode: u64, name: u64 },
+    Forget { inode: u64 },
+    Compare,
+    Crash,
+}
+
+/// Longest file, so that the model's copies stay cheap.
+const SIZE: u64 = 60_000;
+
+/// A seeded sequence.
+pub fn sequence(seed: u64, mix: Mix, length: usize) -> Vec<Step> {
+    let mut random = Random::new(seed);
+    (0..length).map(|_| step(&mut random, mix)).collect()
+}
+
+fn one_of<T: Copy>(random: &mut Random, of: &[T]) -> T {
+    of[random.below(of.len() as u64) as usize]
+}
+
+fn offset(random: &mut Random) -> u64 {
+    match random.below(3) {
+        0 => random.below(SIZE / 4096) * 4096,
+        1 => random.below(2 * 4096),
+        _ => random.below(SIZE),
+    }
+}
+
+fn length(random: &mut Random) -> u64 {
+    match random.below(4) {
+        0 => random.below(20),
+        1 => 4096,
+        2 => random.below(4 * 4096),
+        _ => 4096 * random.below(4),
+    }
+}
+
+fn step(random: &mut Random, mix: Mix) -> Step {
+    let choice = match mix {
+        Mix::Everything => random.below(100),
+        Mix::Names => random.below(56),
+        // Some files first, then what is done to their data.
+        Mix::Data => {
+            if random.chance(1, 8) {
+                5
+            } else {
+                50 + random.below(42)
+            }
+        }
+    };
+    let slot = |random: &mut Random| random.below(64);
+    let name = |random: &mut Random| random.below(5);
+    let uid = |random: &mut Random| one_of(random, &[0, 0, 0, 7]);
+    match choice {
+        0..4 => Step::Lookup { directory: slot(random), name: name(random) },
+        4..16 => Step::Make {
+            directory: slot(random),
+            name: name(random),
+            file_type: if mix == Mix::Data {
+                FileType::Regular
+            } else {
+                one_of(
+                    random,
+                    &[
+                        FileType::Regular,
+                        FileType::Regular,
+                        FileType::Directory,
+                        FileType::Directory,
+                        FileType::Directory,
+                        FileType::Symlink,
+                        FileType::Fifo,
+                    ],
+                )
+            },
+            mode: one_of(random, &[0o755, 0o644, 0o1777, 0o2775, 0o6755]),
+            uid: uid(random),
+        },
+        16 => Step::Temporary { directory: slot(random) },
+        17..27 => Step::Remove {
+            directory: slot(random),
+            name: name(random),
+            is_directory: random.chance(1, 2),
+            uid: uid(random),
+        },
+        27..40 => Step::Rename {
+            from: slot(random),
+            name: name(random),
+            to: slot(random),
+            new_name: name(random),
+            mode: one_of(
+                random,
+                &[RenameMode::Replace, RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace],
+            ),
+            uid: uid(random),
+        },
+        40..44 => {
+            Step::List { directory: slot(random), room: 1 + random.below(4), attributes: random.chance(1, 2) }
+        }
+        44..50 => Step::Forget { inode: slot(random) },
+        50 => Step::Compare,
+        51 => Step::Crash,
+        52..66 => Step::Write {
+            file: slot(random),
+            offset: offset(random),
+            length: length(random),
+            byte: 1 + random.below(255) as u8,
+            append: random.chance(1, 5),
+            kill_set_id: random.chance(1, 3),
+        },
+        66..70 => Step::Read { file: slot(random), offset: offset(random), length: length(random) },
+        70..76 => Step::Resize { file: slot(random), size: offset(random) },
+        76..82 => Step::Allocate {
+            file: slot(random),
+            mode: one_of(
+                random,
+                &[
+                    AllocateMode::PunchHole,
+                    AllocateMode::PunchHole,
+                    AllocateMode::ZeroRange { keep_size: true },
+                    AllocateMode::ZeroRange { keep_size: false },
+                    AllocateMode::Allocate { keep_size: false },
+                    AllocateMode::Allocate { keep_size: true },
+                ],
+            ),
+            offset: offset(random),
+            length: 1 + length(random),
+        },
+        82..86 => Step::Copy {
+            from: slot(random),
+            from_offset: offset(random),
+            to: slot(random),
+            to_offset: offset(random),
+            length: length(random),
+        },
+        86..90 => Step::Seek {
+            file: slot(random),
+            offset: offset(random),
+            what: one_of(random, &[Seek::Data, Seek::Hole]),
+        },
+        90..92 => Step::Mode { inode: slot(random), mode: random.below(0o10000) as u32 },
+        92 => Step::Owner {
+            inode: slot(random),
+            uid: one_of(random, &[None, Some(7)]),
+            gid: one_of(random, &[None, Some(8)]),
+        },
+        93 => Step::Times { inode: slot(random), seconds: random.below(1 << 33) as i64 - (1 << 32) },
+        94..98 => Step::SetXattr {
+            inode: slot(random),
+            name: random.below(4),
+            length: one_of(random, &[0, 10, 512, 513, 5000]),
+            mode: one_of(random, &[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]),
+        },
+        _ => Step::RemoveXattr { inode: slot(random), name: random.below(4) },
+    }
+}
