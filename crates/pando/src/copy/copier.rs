@@ -1,0 +1,479 @@
+//! The walk over a source that builds its copy.
+//!
+//! It does what cp does: a file that cannot be copied is named with the reason, and the copy goes on with the next one;
+//! a directory that is there already is filled up; a file that is there already is overwritten in place; a symbolic
+//! link below the top is replaced and never followed on the target's side.
+//!
+//! There is no recursion: directories on the way stand in a vector, so depth is bounded by memory, not by the stack.
+
+use std::vec::IntoIter;
+
+use bytes::{Bytes, BytesMut};
+use pando_fs::operations::FileType;
+
+use crate::copy::tree::{Directory, Identity, Metadata, OpenFile, Result, Settings};
+use crate::failure::{Cause, Failure, complain};
+use crate::output::{Output, shown};
+use crate::path::join;
+
+/// Bytes of a file in memory at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Files up to this size are read whole, without asking where their holes are.
+const SMALL_FILE_BYTES: u64 = 64 << 10;
+
+/// Which symbolic links of the source are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// None: links are copied as links.
+    None,
+    /// Those named on the command line.
+    Arguments,
+    /// All.
+    All,
+}
+
+/// How to copy.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyOptions {
+    /// Directories with all that is in them; else they are left out.
+    pub recursive: bool,
+    /// Links to follow.
+    pub follow: Which,
+    /// Keep modes.
+    pub modes: bool,
+    /// Keep owners and groups.
+    pub owners: bool,
+    /// Keep times.
+    pub times: bool,
+    /// Keep extended attributes.
+    pub xattrs: bool,
+    /// Remove a target that cannot be opened, and try again.
+    pub force: bool,
+    /// Leave files that are there already as they are.
+    pub no_clobber: bool,
+    /// Name what is copied.
+    pub verbose: bool,
+    /// Bits taken off the modes of what is made, unless modes are kept.
+    pub umask: u32,
+}
+
+/// A name in an open directory, and the path that people know it by.
+pub struct Target {
+    /// The directory.
+    pub directory: Box<dyn Directory>,
+    /// The name in it; `.` for the directory itself.
+    pub name: Vec<u8>,
+    /// The path, for messages.
+    pub path: Vec<u8>,
+}
+
+/// Copies trees, one after the other.
+pub struct Copier<'a> {
+    options: CopyOptions,
+    output: &'a mut Output,
+    problems: u64,
+    /// The paths of what is being copied.
+    source_path: Vec<u8>,
+    target_path: Vec<u8>,
+    /// The target of the whole copy: it is not copied into itself.
+    top: Option<Identity>,
+}
+
+/// A directory on the way: what is still to be copied in it.
+struct Level {
+    source: Box<dyn Directory>,
+    target: Box<dyn Directory>,
+    metadata: Metadata,
+    is_new: bool,
+    names: IntoIter<Vec<u8>>,
+    source_path_length: usize,
+    target_path_length: usize,
+}
+
+/// What became of a name.
+enum Copied {
+    Done,
+    LeftOut,
+    Directory(Level),
+}
+
+/// One step that failed.
+struct Problem {
+    action: &'static str,
+    at_source: bool,
+    cause: Cause,
+}
+
+trait Attempt<T> {
+    fn reading(self, action: &'static str) -> Result<T, Problem>;
+    fn making(self, action: &'static str) -> Result<T, Problem>;
+}
+
+impl<T> Attempt<T> for Result<T> {
+    fn reading(self, action: &'static str) -> Result<T, Problem> {
+        self.map_err(|cause| Problem { action, at_source: true, cause })
+    }
+    fn making(self, action: &'static str) -> Result<T, Problem> {
+        self.map_err(|cause| Problem { action, at_source: false, cause })
+    }
+}
+
+fn refuse<T>(action: &'static str, at_source: bool, why: &'static str) -> Result<T, Problem> {
+    Err(Problem { action, at_source, cause: Cause::Refused(why) })
+}
+
+impl<'a> Copier<'a> {
+    /// A copier that names what it copies on `output`, if asked to.
+    pub fn new(options: CopyOptions, output: &'a mut Output) -> Self {
+        let (source_path, target_path) = (Vec::new(), Vec::new());
+        Self { options, output, problems: 0, source_path, target_path, top: None }
+    }
+
+    /// How many things could not be copied so far. Each has been printed.
+    pub fn problems(&self) -> u64 {
+        self.problems
+    }
+
+    /// Copies one file or tree.
+    ///
+    /// # Errors
+    /// Only if the output fails; files that could not be copied are counted instead.
+    pub fn copy(&mut self, source: &Target, target: &Target) -> Result<(), Failure> {
+        self.source_path.clone_from(&source.path);
+        self.target_path.clone_from(&target.path);
+        self.top = None;
+        let mut levels: Vec<Level> = Vec::new();
+        let from = (&*source.directory, &source.name[..]);
+        let outcome = self.entry(&levels, from, (&*target.directory, &target.name));
+        self.settle(&mut levels, outcome)?;
+        while let Some(level) = levels.last_mut() {
+            self.source_path.truncate(level.source_path_length);
+            self.target_path.truncate(level.target_path_length);
+            let Some(name) = level.names.next() else {
+                match level.source.next_names() {
+                    Ok(names) if !names.is_empty() => level.names = names.into_iter(),
+                    end => {
+                        let finished = end.reading("read directory").map(|_| ());
+                        self.note(finished);
+                        let level = levels.pop().expect("the loop runs while there is one");
+                        self.leave(&level);
+                    }
+                }
+                continue;
+            };
+            self.source_path = join(&self.source_path, &name);
+            self.target_path = join(&self.target_path, &name);
+            let level = levels.last().expect("the loop runs while there is one");
+            let outcome = self.entry(&levels, (&*level.source, &name), (&*level.target, &name));
+            self.settle(&mut levels, outcome)?;
+        }
+        Ok(())
+    }
+
+    /// Deals with what became of a name: goes down, names it, or complains.
+    fn settle(&mut self, levels: &mut Vec<Level>, outcome: Result<Copied, Problem>) -> Result<(), Failure> {
+        let copied = match outcome {
+            Ok(copied) => copied,
+            Err(problem) => {
+                self.note(Err(problem));
+                return Ok(());
+            }
+        };
+        let is_new = match &copied {
+            Copied::LeftOut => false,
+            Copied::Done => true,
+            Copied::Directory(level) => level.is_new,
+        };
+        if is_new && self.options.verbose {
+            self.output.line(format!("{} -> {}", shown(&self.source_path), shown(&self.target_path)))?;
+        }
+        if let Copied::Directory(level) = copied {
+            levels.push(level);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, outcome: Result<(), Problem>) {
+        if let Err(Problem { action, at_source, cause }) = outcome {
+            self.problems += 1;
+            let path = if at_source { &self.source_path } else { &self.target_path };
+            complain(format_args!("cannot {action} {}: {cause}", shown(path)));
+        }
+    }
+
+    fn entry(
+        &mut self,
+        levels: &[Level],
+        (source, name): (&dyn Directory, &[u8]),
+        (target, target_name): (&dyn Directory, &[u8]),
+    ) -> Result<Copied, Problem> {
+        let follow = match self.options.follow {
+            Which::None => false,
+            Which::Arguments => levels.is_empty(),
+            Which::All => true,
+        };
+        let metadata = source.metadata(name, follow).reading("read")?;
+        let from = Source { directory: source, name, follow, metadata };
+        match metadata.file_type {
+            FileType::Directory => self.directory(levels, &from, target, target_name),
+            FileType::Regular => self.file(&from, target, target_name),
+            FileType::Symlink => {
+                let link = source.read_link(name).reading("read link")?;
+                self.small(&from, target, target_name, &|| target.make_symlink(target_name, &link))
+            }
+            _ if !self.options.recursive => {
+                refuse("copy", true, "it is a special file; copy it with -r or -a")
+            }
+            special => {
+                let mode = self.mode(&metadata);
+                let make = || target.make_special(target_name, special, mode, metadata.device);
+                self.small(&from, target, target_name, &make)
+            }
+        }
+    }
+
+    fn directory(
+        &mut self,
+        levels: &[Level],
+        from: &Source<'_>,
+        target: &dyn Directory,
+        target_name: &[u8],
+    ) -> Result<Copied, Problem> {
+        let identity = from.metadata.identity;
+        if !self.options.recursive {
+            return refuse("copy", true, "it is a directory; copy it with -r or -a");
+        }
+        if self.top == Some(identity) {
+            return refuse("copy", true, "a directory cannot be copied into itself");
+        }
+        if self.options.follow == Which::All && levels.iter().any(|level| level.metadata.identity == identity)
+        {
+            return refuse("copy", true, "symbolic links lead back to it from below");
+        }
+        let source = from.directory.open_directory(from.name, from.follow).reading("open directory")?;
+        // Writable for us until it is filled.
+        let mode = self.mode(&from.metadata) & 0o777 | 0o700;
+        let is_new = match target_name {
+            b"." => false,
+            _ => match target.make_directory(target_name, mode) {
+                Ok(()) => true,
+                Err(cause) if cause.is_exists() => false,
+                Err(cause) => return Err(cause).making("make directory"),
+            },
+        };
+        let target = match target.open_directory(target_name, false) {
+            Err(_) if !is_new && !target.metadata(target_name, false).is_ok_and(|m| m.is_directory()) => {
+                return refuse("make directory", false, "something else has this name");
+            }
+            opened => opened.making("open directory")?,
+        };
+        let made = target.metadata(b".", false).making("read")?;
+        if made.identity == identity {
+            return refuse("copy", true, "source and target are the same directory");
+        }
+        self.top.get_or_insert(made.identity);
+        Ok(Copied::Directory(Level {
+            source,
+            target,
+            metadata: from.metadata,
+            is_new,
+            names: Vec::new().into_iter(),
+            source_path_length: self.source_path.len(),
+            target_path_length: self.target_path.len(),
+        }))
+    }
+
+    /// Gives a directory its attributes, now that its contents no longer change them.
+    fn leave(&mut self, level: &Level) {
+        let mut settings = self.settings(&level.metadata);
+        if level.is_new && settings.mode.is_none() && self.mode(&level.metadata) & 0o700 != 0o700 {
+            settings.mode = Some(self.mode(&level.metadata));
+        }
+        let outcome = if self.options.xattrs {
+            self.xattrs(&*level.source, b".", false, &*level.target, b".")
+        } else {
+            Ok(())
+        };
+        self.note(outcome);
+        self.note(level.target.apply(b".", &settings).making("set attributes of"));
+    }
+
+    fn file(&mut self, from: &Source<'_>, target: &dyn Directory, name: &[u8]) -> Result<Copied, Problem> {
+        let source = from.directory.open_file(from.name, from.follow).reading("open")?;
+        // Nobody else reads it before it has its owner and mode.
+        let mode = if self.options.owners { 0o600 } else { self.mode(&from.metadata) };
+        let copy = match target.make_file(name, mode) {
+            Err(cause) if cause.is_exists() => {
+                let existing = target.metadata(name, false).making("read")?;
+                if existing.identity == from.metadata.identity {
+                    return refuse("copy", true, "source and target are the same file");
+                }
+                if self.options.no_clobber {
+                    return Ok(Copied::LeftOut);
+                }
+                self.replace(target, name, &existing, mode)?
+            }
+            made => made.making("make")?,
+        };
+        copy_contents(&*source, &*copy)?;
+        let settings = self.settings(&from.metadata);
+        if self.options.xattrs {
+            copy.apply(&Settings { owner: settings.owner, ..Settings::default() }).making("set owner of")?;
+            self.xattrs(from.directory, from.name, from.follow, target, name)?;
+        }
+        if settings != Settings::default() {
+            copy.apply(&settings).making("set attributes of")?;
+        }
+        Ok(Copied::Done)
+    }
+
+    /// Empties a file for its new contents, or makes a new one where a link is.
+    fn replace(
+        &self,
+        target: &dyn Directory,
+        name: &[u8],
+        existing: &Metadata,
+        mode: u32,
+    ) -> Result<Box<dyn OpenFile>, Problem> {
+        if existing.is_directory() {
+            return refuse("overwrite", false, "it is a directory");
+        }
+        if !existing.is_symlink() {
+            match target.overwrite_file(name) {
+                Err(_) if self.options.force => {}
+                opened => return opened.making("overwrite"),
+            }
+        }
+        target.remove(name).making("remove")?;
+        target.make_file(name, mode).making("make")
+    }
+
+    /// A link or special file: made in one step, in place of what was there.
+    fn small(
+        &mut self,
+        from: &Source<'_>,
+        target: &dyn Directory,
+        name: &[u8],
+        make: &dyn Fn() -> Result<()>,
+    ) -> Result<Copied, Problem> {
+        match make() {
+            Err(cause) if cause.is_exists() => {
+                let existing = target.metadata(name, false).making("read")?;
+                if existing.identity == from.metadata.identity {
+                    return refuse("copy", true, "source and target are the same file");
+                }
+                if self.options.no_clobber {
+                    return Ok(Copied::LeftOut);
+                }
+                if existing.is_directory() {
+                    return refuse("overwrite", false, "it is a directory");
+                }
+                target.remove(name).making("remove")?;
+                make().making("make")?;
+            }
+            made => made.making("make")?,
+        }
+        if self.options.xattrs {
+            self.xattrs(from.directory, from.name, from.follow, target, name)?;
+        }
+        let mut settings = self.settings(&from.metadata);
+        if from.metadata.is_symlink() {
+            settings.mode = None;
+        }
+        target.apply(name, &settings).making("set attributes of")?;
+        Ok(Copied::Done)
+    }
+
+    fn xattrs(
+        &self,
+        source: &dyn Directory,
+        name: &[u8],
+        follow: bool,
+        target: &dyn Directory,
+        target_name: &[u8],
+    ) -> Result<(), Problem> {
+        for (attribute, value) in source.xattrs(name, follow).reading("read extended attributes of")? {
+            match target.set_xattr(target_name, &attribute, &value) {
+                Err(cause) if cause.is_not_supported() => {}
+                set => set.making("set extended attributes of")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn mode(&self, metadata: &Metadata) -> u32 {
+        if self.options.modes { metadata.mode } else { metadata.mode & 0o777 & !self.options.umask }
+    }
+
+    fn settings(&self, metadata: &Metadata) -> Settings {
+        Settings {
+            owner: self.options.owners.then_some((metadata.uid, metadata.gid)),
+            mode: self.options.modes.then_some(metadata.mode),
+            times: self.options.times.then_some((metadata.accessed, metadata.modified)),
+        }
+    }
+}
+
+/// What is being copied.
+struct Source<'a> {
+    directory: &'a dyn Directory,
+    name: &'a [u8],
+    follow: bool,
+    metadata: Metadata,
+}
+
+/// Copies the bytes of a file into an empty one. Holes stay holes.
+fn copy_contents(source: &dyn OpenFile, target: &dyn OpenFile) -> Result<(), Problem> {
+    // Asked again now that it is open: it may be another file, or have grown.
+    let size = source.metadata().reading("read")?.size;
+    if size <= SMALL_FILE_BYTES {
+        // To the end, not to the size: files of /proc say that they are empty.
+        return copy_until_end(source, target, size);
+    }
+    let mut end = 0;
+    while let Some(range) = source.next_data(end, size).reading("read")? {
+        let mut offset = range.start;
+        while offset < range.end {
+            let length = (range.end - offset).min(PIECE_BYTES as u64) as usize;
+            let bytes = joined(source.read(offset, length).reading("read")?);
+            if bytes.is_empty() {
+                break;
+            }
+            target.write(offset, &bytes).making("write")?;
+            offset += bytes.len() as u64;
+        }
+        end = range.end;
+    }
+    if end < size {
+        target.set_size(size).making("write")?;
+    }
+    Ok(())
+}
+
+fn copy_until_end(source: &dyn OpenFile, target: &dyn OpenFile, size: u64) -> Result<(), Problem> {
+    // One byte more than there should be: then a short answer says that this was the end.
+    let length = (size as usize + 1).next_multiple_of(4096);
+    let mut offset = 0;
+    loop {
+        let bytes = joined(source.read(offset, length).reading("read")?);
+        let is_end = bytes.len() < length;
+        if !bytes.is_empty() {
+            offset += bytes.len() as u64;
+            target.write(offset - bytes.len() as u64, &bytes).making("write")?;
+        }
+        if is_end {
+            return Ok(());
+        }
+    }
+}
+
+/// One piece of memory: a write of many small pieces is many operations.
+fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    if pieces.len() == 1 {
+        return pieces.swap_remove(0);
+    }
+    let mut all = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
+    pieces.iter().for_each(|piece| all.extend_from_slice(piece));
+    all.freeze()
+}

@@ -1,0 +1,288 @@
+//! Directories and files of the host.
+
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use pando_fs::operations::FileType;
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+
+use crate::copy::tree::{Directory, Identity, Metadata, OpenFile, Result, Settings};
+use crate::failure::Cause;
+use crate::time::{from_epoch, since_epoch};
+
+/// Names given out at a time.
+const NAMES_MAX: usize = 1024;
+
+/// The longest value an extended attribute may have in Linux, and the longest list of names, in bytes.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+const OPEN: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY);
+
+/// A directory of the host.
+pub struct HostDirectory {
+    directory: OwnedFd,
+    names: Option<Dir>,
+}
+
+/// A file of the host.
+pub struct HostFile {
+    file: OwnedFd,
+}
+
+impl HostDirectory {
+    /// Opens a directory by its path.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_at(CWD, path.as_os_str().as_encoded_bytes(), true)
+    }
+
+    fn open_at(directory: impl rustix::fd::AsFd, name: &[u8], follow: bool) -> Result<Self> {
+        let link = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let directory = rustix::fs::openat(directory, name, OPEN | OFlags::DIRECTORY | link, Mode::empty())?;
+        Ok(Self { directory, names: None })
+    }
+
+    /// A path for calls that take no directory: through the descriptor, so it is short and cannot be led astray.
+    fn path_of(&self, name: &[u8]) -> PathBuf {
+        let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
+        Path::new(&directory).join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name))
+    }
+
+    fn open_file_at(&self, name: &[u8], flags: OFlags, mode: u32) -> Result<Box<dyn OpenFile>> {
+        let file = rustix::fs::openat(&self.directory, name, OPEN | flags, Mode::from_raw_mode(mode))?;
+        Ok(Box::new(HostFile { file }))
+    }
+}
+
+impl Directory for HostDirectory {
+    fn metadata(&self, name: &[u8], follow: bool) -> Result<Metadata> {
+        let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        Ok(metadata(&rustix::fs::statat(&self.directory, name, flags)?))
+    }
+
+    fn next_names(&mut self) -> Result<Vec<Vec<u8>>> {
+        if self.names.is_none() {
+            self.names = Some(Dir::read_from(&self.directory)?);
+        }
+        let directory = self.names.as_mut().expect("it was opened above");
+        let mut names = Vec::new();
+        while names.len() < NAMES_MAX {
+            match directory.read() {
+                Some(entry) => names.push(entry?.file_name().to_bytes().to_vec()),
+                None => break,
+            }
+            names.pop_if(|name| name == b"." || name == b"..");
+        }
+        Ok(names)
+    }
+
+    fn open_directory(&self, name: &[u8], follow: bool) -> Result<Box<dyn Directory>> {
+        Ok(Box::new(Self::open_at(&self.directory, name, follow)?))
+    }
+
+    fn open_file(&self, name: &[u8], follow: bool) -> Result<Box<dyn OpenFile>> {
+        let link = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        self.open_file_at(name, OFlags::RDONLY | link, 0)
+    }
+
+    fn overwrite_file(&self, name: &[u8]) -> Result<Box<dyn OpenFile>> {
+        self.open_file_at(name, OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW, 0)
+    }
+
+    fn make_file(&self, name: &[u8], mode: u32) -> Result<Box<dyn OpenFile>> {
+        self.open_file_at(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)
+    }
+
+    fn make_directory(&self, name: &[u8], mode: u32) -> Result<()> {
+        Ok(rustix::fs::mkdirat(&self.directory, name, Mode::from_raw_mode(mode))?)
+    }
+
+    fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<()> {
+        Ok(rustix::fs::symlinkat(target, &self.directory, name)?)
+    }
+
+    fn make_special(&self, name: &[u8], file_type: FileType, mode: u32, device: u64) -> Result<()> {
+        let kind = match file_type {
+            FileType::BlockDevice => rustix::fs::FileType::BlockDevice,
+            FileType::CharDevice => rustix::fs::FileType::CharacterDevice,
+            FileType::Fifo => rustix::fs::FileType::Fifo,
+            FileType::Socket => rustix::fs::FileType::Socket,
+            FileType::Regular | FileType::Directory | FileType::Symlink => {
+                return Err(Cause::Host(Errno::INVAL));
+            }
+        };
+        Ok(rustix::fs::mknodat(&self.directory, name, kind, Mode::from_raw_mode(mode), device)?)
+    }
+
+    fn read_link(&self, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(rustix::fs::readlinkat(&self.directory, name, Vec::new())?.into_bytes())
+    }
+
+    fn remove(&self, name: &[u8]) -> Result<()> {
+        Ok(rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())?)
+    }
+
+    fn apply(&self, name: &[u8], settings: &Settings) -> Result<()> {
+        if let Some((uid, gid)) = settings.owner {
+            let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            let changed = rustix::fs::chownat(&self.directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+            not_for_everyone(changed)?;
+        }
+        if let Some(mode) = settings.mode {
+            // Linux has no modes on links, and no fchmodat without following before 6.6.
+            if !self.metadata(name, false)?.is_symlink() {
+                rustix::fs::chmodat(&self.directory, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+            }
+        }
+        if let Some((accessed, modified)) = settings.times {
+            let times = timestamps(accessed, modified);
+            rustix::fs::utimensat(&self.directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        Ok(())
+    }
+
+    fn xattrs(&self, name: &[u8], follow: bool) -> Result<Vec<(Vec<u8>, Bytes)>> {
+        let path = self.path_of(name);
+        let mut buffer = vec![0; XATTR_BYTES_MAX];
+        let length = match follow {
+            true => rustix::fs::listxattr(&path, &mut buffer[..]),
+            false => rustix::fs::llistxattr(&path, &mut buffer[..]),
+        };
+        let length = match length {
+            Err(Errno::OPNOTSUPP) => 0,
+            length => length?,
+        };
+        let list = buffer[..length].to_vec();
+        let mut attributes = Vec::new();
+        for name in list.split(|&b| b == 0).filter(|name| !name.is_empty()) {
+            let length = match follow {
+                true => rustix::fs::getxattr(&path, name, &mut buffer[..]),
+                false => rustix::fs::lgetxattr(&path, name, &mut buffer[..]),
+            };
+            match length {
+                Ok(length) => attributes.push((name.to_vec(), Bytes::copy_from_slice(&buffer[..length]))),
+                // Removed meanwhile, or not for us to read.
+                Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(attributes)
+    }
+
+    fn set_xattr(&self, name: &[u8], attribute: &[u8], value: &[u8]) -> Result<()> {
+        Ok(rustix::fs::lsetxattr(self.path_of(name), attribute, value, XattrFlags::empty())?)
+    }
+}
+
+impl OpenFile for HostFile {
+    fn metadata(&self) -> Result<Metadata> {
+        Ok(metadata(&rustix::fs::fstat(&self.file)?))
+    }
+
+    fn next_data(&self, offset: u64, size: u64) -> Result<Option<Range<u64>>> {
+        if offset >= size {
+            return Ok(None);
+        }
+        let start = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return Ok(None),
+            // Files that know no holes, such as those of /proc, are all data.
+            Err(Errno::INVAL | Errno::SPIPE | Errno::OPNOTSUPP) => return Ok(Some(offset..size)),
+            Err(error) => return Err(error.into()),
+        };
+        let end = rustix::fs::seek(&self.file, SeekFrom::Hole(start))?;
+        Ok((start < size && start < end).then(|| start..end.min(size)))
+    }
+
+    fn read(&self, offset: u64, length: usize) -> Result<Vec<Bytes>> {
+        let mut buffer = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            match rustix::io::pread(&self.file, &mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        buffer.truncate(filled);
+        if filled < length / 2 {
+            // The volume keeps what it is given in memory for a while, unused capacity included.
+            buffer.shrink_to_fit();
+        }
+        Ok(if buffer.is_empty() { Vec::new() } else { vec![buffer.into()] })
+    }
+
+    fn write(&self, offset: u64, bytes: &Bytes) -> Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(&self.file, &bytes[done..], offset + done as u64) {
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        Ok(rustix::fs::ftruncate(&self.file, size)?)
+    }
+
+    fn apply(&self, settings: &Settings) -> Result<()> {
+        if let Some((uid, gid)) = settings.owner {
+            let changed = rustix::fs::fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            not_for_everyone(changed)?;
+        }
+        if let Some(mode) = settings.mode {
+            rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))?;
+        }
+        if let Some((accessed, modified)) = settings.times {
+            rustix::fs::futimens(&self.file, &timestamps(accessed, modified))?;
+        }
+        Ok(())
+    }
+}
+
+/// Only root can give files away; cp says nothing about it either.
+fn not_for_everyone(outcome: rustix::io::Result<()>) -> Result<()> {
+    match outcome {
+        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(()),
+        outcome => Ok(outcome?),
+    }
+}
+
+fn timestamps(accessed: std::time::SystemTime, modified: std::time::SystemTime) -> Timestamps {
+    let time = |time| {
+        let (tv_sec, nanoseconds) = since_epoch(time);
+        Timespec { tv_sec, tv_nsec: nanoseconds.into() }
+    };
+    Timestamps { last_access: time(accessed), last_modification: time(modified) }
+}
+
+fn metadata(stat: &Stat) -> Metadata {
+    let file_type = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+        rustix::fs::FileType::Directory => FileType::Directory,
+        rustix::fs::FileType::Symlink => FileType::Symlink,
+        rustix::fs::FileType::BlockDevice => FileType::BlockDevice,
+        rustix::fs::FileType::CharacterDevice => FileType::CharDevice,
+        rustix::fs::FileType::Fifo => FileType::Fifo,
+        rustix::fs::FileType::Socket => FileType::Socket,
+        rustix::fs::FileType::RegularFile | rustix::fs::FileType::Unknown => FileType::Regular,
+    };
+    Metadata {
+        identity: Identity { system: stat.st_dev, inode: stat.st_ino },
+        file_type,
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        links: stat.st_nlink as u64,
+        size: stat.st_size as u64,
+        device: stat.st_rdev,
+        accessed: from_epoch(stat.st_atime, stat.st_atime_nsec as u32),
+        modified: from_epoch(stat.st_mtime, stat.st_mtime_nsec as u32),
+    }
+}
