@@ -1,0 +1,48 @@
+//! The commands, one file each.
+
+pub mod cat;
+pub mod cp;
+pub mod format;
+pub mod ls;
+pub mod mkdir;
+pub mod mv;
+pub mod rm;
+pub mod stat;
+
+use std::ffi::OsString;
+
+use crate::failure::{Result, Status, Trouble, complain};
+use crate::files::Files;
+use crate::location::VolumePath;
+use crate::volume::{Purpose, Volumes};
+
+/// Does something with each of several places in volumes. A place that fails is named, as `cannot ACTION PLACE: why`,
+/// and the next one follows. Afterwards the volumes are closed, and everything done is durable.
+fn for_each_place(
+    arguments: &[OsString],
+    purpose: Purpose,
+    action: &str,
+    mut act: impl FnMut(&Files, &VolumePath) -> Result<Status, Trouble>,
+) -> Result<Status> {
+    let places = arguments.iter().map(|argument| VolumePath::parse(argument)).collect::<Result<Vec<_>>>()?;
+    let mut volumes = Volumes::default();
+    let mut status = Status::Success;
+    for place in &places {
+        let volume = volumes.open(&place.volume, purpose)?;
+        match act(volumes.files(volume), place) {
+            Ok(Status::Success) => {}
+            Ok(Status::Problems) => status = Status::Problems,
+            Err(Trouble::Here(cause)) => {
+                complain(format_args!("cannot {action} {place}: {cause}"));
+                status = Status::Problems;
+            }
+            Err(Trouble::Everywhere(failure)) => {
+                // The failure is what matters; what was done before it is kept all the same.
+                let _ = volumes.close();
+                return Err(failure);
+            }
+        }
+    }
+    volumes.close()?;
+    Ok(status)
+}
