@@ -2,18 +2,33 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{cat, cp, format, ls, mkdir, mv, rm, stat};
+use crate::commands::{cat, completions, cp, dump, format, info, ls, man, mkdir, mv, rm, stat};
 use crate::failure::{Result, Status};
 
-const AFTER_HELP: &str = "\
-Exit status: 0 if all was done; 1 if something failed, and was named on standard error; 2 if the command line was \
-wrong. Of 'pando check': 0 clean, 1 problems found, 2 could not run.
+const ABOUT: &str = "\
+PandoFS is a file system for Linux in user space on one write-optimized tree. It lives in an image file or on a block \
+device. A volume is made with 'pando format', used through 'pando mount' as any file system, or without mounting, root \
+or FUSE through 'pando ls', 'cat', 'cp', 'mkdir', 'mv', 'rm' and 'stat'. A place in such a volume is written \
+VOLUME:/path.";
 
-A place in a volume is written VOLUME:/path, VOLUME being an image file or a block device.";
+const AFTER_HELP: &str = "\
+Exit status:
+  0  all was done
+  1  something failed, and was named on standard error
+  2  the command line was wrong
+  'pando check': 0 clean, 1 problems found and listed, 2 could not run
+
+Examples:
+  pando format --size 4G disk.img
+  pando cp -a ~/src disk.img:/
+  pando mount disk.img /mnt
+  pando umount /mnt
+  pando check disk.img";
 
 /// Make, mount, check and look into PandoFS volumes.
 #[derive(Debug, Parser)]
-#[command(name = "pando", version, after_help = AFTER_HELP, propagate_version = true, max_term_width = 100)]
+#[command(name = "pando", version, propagate_version = true, max_term_width = 100)]
+#[command(long_about = ABOUT, after_help = AFTER_HELP)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -25,6 +40,10 @@ pub struct Cli {
 pub enum Command {
     /// Make a volume.
     Format(format::FormatArgs),
+    /// Show what a volume is: its size, how full it is, its label, its state.
+    Info(info::InfoArgs),
+    /// Show the structures on a device: superblocks, block table, nodes, log.
+    Dump(dump::DumpArgs),
     /// List files in a volume.
     Ls(ls::LsArgs),
     /// Write the contents of files in a volume to standard output.
@@ -39,6 +58,10 @@ pub enum Command {
     Rm(rm::RmArgs),
     /// Show everything about files in a volume.
     Stat(stat::StatArgs),
+    /// Write completions for a shell to standard output.
+    Completions(completions::CompletionsArgs),
+    /// Write the manual pages to a directory.
+    Man(man::ManArgs),
 }
 
 impl Command {
@@ -46,6 +69,8 @@ impl Command {
     pub fn run(&self) -> Result<Status> {
         match self {
             Self::Format(args) => format::run(args),
+            Self::Info(args) => info::run(args),
+            Self::Dump(args) => dump::run(args),
             Self::Ls(args) => ls::run(args),
             Self::Cat(args) => cat::run(args),
             Self::Cp(args) => cp::run(args),
@@ -53,6 +78,8 @@ impl Command {
             Self::Mv(args) => mv::run(args),
             Self::Rm(args) => rm::run(args),
             Self::Stat(args) => stat::run(args),
+            Self::Completions(args) => completions::run(args),
+            Self::Man(args) => man::run(args),
         }
     }
 

@@ -1,9 +1,13 @@
 //! The commands, one file each.
 
 pub mod cat;
+pub mod completions;
 pub mod cp;
+pub mod dump;
 pub mod format;
+pub mod info;
 pub mod ls;
+pub mod man;
 pub mod mkdir;
 pub mod mv;
 pub mod rm;

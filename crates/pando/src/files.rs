@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_fs::operations::{
     Attributes, Caller, DirectoryEntry, Entry, FileType, Operations, ROOT, RenameMode, Result, Seek,
-    SetAttributes, XattrMode, waiting,
+    SetAttributes, Statistics, XattrMode, waiting,
 };
 use pando_fs::{Error, InodeNumber};
 
@@ -130,12 +130,6 @@ impl Files {
         Ok(self.take(entry).0)
     }
 
-    /// Makes another name for an inode.
-    pub fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Inode> {
-        let entry = self.change(|fs| fs.link(inode, parent, name))?;
-        Ok(self.take(entry).0)
-    }
-
     /// Removes a name of anything but a directory.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.change(|fs| fs.unlink(&self.superuser, parent, name))
@@ -203,6 +197,11 @@ impl Files {
     /// Sets an extended attribute.
     pub fn set_xattr(&self, inode: InodeNumber, name: &[u8], value: &[u8]) -> Result<()> {
         self.change(|fs| fs.set_xattr(inode, name, value, XattrMode::Set))
+    }
+
+    /// How full the volume is.
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.ask(|fs| fs.statistics())
     }
 
     fn take(&self, entry: Entry) -> (Inode, Attributes) {

@@ -16,6 +16,7 @@ mod mounts;
 mod output;
 mod path;
 mod probe;
+mod raw;
 mod size;
 mod time;
 mod volume;

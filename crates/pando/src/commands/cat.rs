@@ -16,8 +16,17 @@ use crate::volume::Purpose;
 /// Bytes read at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
+const ABOUT: &str = "\
+Writes the contents of files in a volume that is not mounted to standard output, one after the other.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando cat disk.img:/etc/fstab
+  pando cat disk.img:/backup.tar | tar x";
+
 /// Arguments of `pando cat`.
 #[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 pub struct CatArgs {
     /// Files, as VOLUME:/path. Symbolic links are followed.
     #[arg(required = true, value_name = "VOLUME:/PATH")]

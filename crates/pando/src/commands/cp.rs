@@ -15,8 +15,22 @@ use crate::output::Output;
 use crate::path::{LastLink, join, last_component, walk};
 use crate::volume::{Purpose, Volumes};
 
+const ABOUT: &str = "\
+Copies files and trees from this machine into a volume, from a volume to this machine, from one volume to another, \
+or inside a volume; the volumes must not be mounted. No root and no FUSE are needed. What cannot be copied is named, and \
+the copy goes on. Holes in files stay holes. Symbolic links of the target are written through only where they are \
+named on the command line; below, they are replaced. Everything copied is on the device when the command ends. Hard \
+links become separate files.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando cp -a rootfs/ disk.img:/       fill an image; without -a as the user who copies
+  pando cp disk.img:/var/log/messages .
+  pando cp -a old.img:/home new.img:/";
+
 /// Arguments of `pando cp`.
 #[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 pub struct CpArgs {
     /// What to copy, then where to. A place in a volume is VOLUME:/path, everything else is a path of this machine.
     /// With a directory as the last one, everything is copied into it under its own name.

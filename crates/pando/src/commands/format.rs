@@ -26,8 +26,21 @@ const WIPED_BYTES: u64 = 1 << 20;
 /// The longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 255;
 
+const ABOUT: &str = "\
+Makes an empty PandoFS volume in an image file or on a block device. \
+What a device or file holds already is recognised (file systems, partition tables, encryption, RAID, swap), named, and \
+not overwritten without --force; what is in use is never overwritten. The root directory belongs to the user who \
+formats.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando format --size 4G disk.img      make a sparse image file of 4 GiB
+  pando format -L backup /dev/sdb1     format a partition
+  pando format -c zstd --force old.img overwrite what is there";
+
 /// Arguments of `pando format`.
 #[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 pub struct FormatArgs {
     /// An image file or a block device.
     path: PathBuf,

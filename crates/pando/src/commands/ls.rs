@@ -20,9 +20,19 @@ use crate::size::human;
 use crate::time::DateTime;
 use crate::volume::Purpose;
 
+const ABOUT: &str = "\
+Lists files and directories in a volume that is not mounted. Names come in the order in which the volume \
+keeps them, that of their bytes. Owners are numbers and times are UTC: a volume knows no user names and no time zone.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando ls disk.img:/
+  pando ls -lR disk.img:/etc
+  pando ls --json disk.img:/ | jq -r '.[].path'";
+
 /// Arguments of `pando ls`.
 #[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
+#[command(disable_help_flag = true, long_about = ABOUT, after_long_help = EXAMPLES)]
 pub struct LsArgs {
     /// Directories or files, as VOLUME:/path.
     #[arg(required = true, value_name = "VOLUME:/PATH")]

@@ -12,8 +12,16 @@ use crate::files::Files;
 use crate::path::{LastLink, components, join, walk};
 use crate::volume::Purpose;
 
+const ABOUT: &str = "\
+Makes directories in a volume that is not mounted. They belong to the user who makes them.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando mkdir -p disk.img:/srv/www/html";
+
 /// Arguments of `pando mkdir`.
 #[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 pub struct MkdirArgs {
     /// Directories to make, as VOLUME:/path.
     #[arg(required = true, value_name = "VOLUME:/PATH")]

@@ -13,8 +13,18 @@ use crate::output::{Output, shown};
 use crate::path::{LastLink, join, last_component, walk};
 use crate::volume::{Purpose, Volumes};
 
+const ABOUT: &str = "\
+Renames files and directories in a volume that is not mounted, or moves them to another directory of it. Each \
+rename is atomic, also over a crash. What is at the target is replaced, a directory only if it is empty.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando mv disk.img:/draft disk.img:/final
+  pando mv disk.img:/a disk.img:/b disk.img:/old/";
+
 /// Arguments of `pando mv`.
 #[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 pub struct MvArgs {
     /// What to move, then where to, as VOLUME:/path, all in one volume. With a directory as the last one, or more than
     /// two, everything moves into that directory.

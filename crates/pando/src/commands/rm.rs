@@ -14,8 +14,17 @@ use crate::output::{Output, shown};
 use crate::path::{LastLink, join, walk};
 use crate::volume::Purpose;
 
+const ABOUT: &str = "\
+Removes files, and with -r whole trees, from a volume that is not mounted. What cannot be removed is named, and \
+the rest is removed. Symbolic links are removed, never followed.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando rm -r disk.img:/tmp/build";
+
 /// Arguments of `pando rm`.
 #[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 pub struct RmArgs {
     /// What to remove, as VOLUME:/path.
     #[arg(required = true, value_name = "VOLUME:/PATH")]

@@ -14,8 +14,18 @@ use crate::path::{LastLink, find};
 use crate::time::DateTime;
 use crate::volume::Purpose;
 
+const ABOUT: &str = "\
+Shows everything about files in a volume that is not mounted: type, size, room taken, permissions, owner, \
+inode, links, and the times of the last access, last change of contents, last change of attributes and birth, in UTC.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando stat disk.img:/etc/passwd
+  pando stat --json disk.img:/ | jq '.[0].mode'";
+
 /// Arguments of `pando stat`.
 #[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 pub struct StatArgs {
     /// Files, as VOLUME:/path.
     #[arg(required = true, value_name = "VOLUME:/PATH")]

@@ -1,0 +1,67 @@
+//! The log, from where a recovery would start to the first batch that is not its continuation.
+
+use bytes::{Bytes, BytesMut};
+use pando_format::log_batch::BATCH_HEADER_LENGTH;
+use pando_format::{BatchHeader, LogPosition, VolumeId, decode_batch, stored_checksum};
+use serde_json::json;
+
+use crate::commands::dump::Dump;
+use crate::failure::Result;
+use crate::raw::RawError;
+
+impl Dump {
+    pub(super) fn log(&mut self) -> Result<()> {
+        let region = self.newest.log;
+        let mut position = self.newest.replay;
+        let mut read = 0;
+        while read < region.length {
+            // Whatever follows the end of the log is not damage: old batches lie there, or nothing.
+            let Ok(encoded) = self.circular(position.offset, BATCH_HEADER_LENGTH as u64) else { break };
+            let Ok(header) = BatchHeader::decode(&encoded) else { break };
+            if !continues(&header, &position, &self.newest.volume) {
+                break;
+            }
+            let length = header.batch_length();
+            let offset = region.offset + position.offset % region.length;
+            let fields = json!({
+                "sequence": header.sequence,
+                "epoch": header.epoch,
+                "first_lsn": header.first_lsn.0,
+                "records": header.record_count,
+            });
+            let decoded = self.circular(position.offset, length).and_then(|bytes| Ok(decode_batch(&bytes)?));
+            match decoded {
+                Ok((_, records)) => {
+                    let records: String = records.iter().map(ToString::to_string).collect();
+                    self.item("log batch", offset, fields, &format!("{header}\n{records}"))?;
+                }
+                Err(error) => self.damage("log batch", offset, &error)?,
+            }
+            position.chain = stored_checksum(&encoded);
+            position.sequence += 1;
+            position.offset = (position.offset + length) % region.length;
+            read += length;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the log region, which goes on at its start behind its end.
+    fn circular(&self, offset: u64, length: u64) -> Result<Bytes, RawError> {
+        let region = self.newest.log;
+        if length > region.length {
+            return Err(RawError::OutOfRange);
+        }
+        let offset = offset % region.length;
+        let before_end = length.min(region.length - offset);
+        let mut bytes = BytesMut::from(&self.raw.read(region.offset + offset, before_end)?[..]);
+        if before_end < length {
+            bytes.extend_from_slice(&self.raw.read(region.offset, length - before_end)?);
+        }
+        Ok(bytes.freeze())
+    }
+}
+
+/// True for the batch that follows the one before it, and is not a left-over of an earlier round.
+fn continues(header: &BatchHeader, position: &LogPosition, volume: &VolumeId) -> bool {
+    header.volume == *volume && header.sequence == position.sequence && header.previous == position.chain
+}

@@ -1,0 +1,174 @@
+//! The block table and the nodes it leads to.
+
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+use pando_format::{
+    BlockEntry, BufferPart, IndexPage, NodeBody, NodeHeader, PartEntry, Pointer, Structure, TablePage,
+    decode_leaf_part, open_part,
+};
+use serde_json::json;
+
+use crate::commands::dump::Dump;
+use crate::failure::Result;
+use crate::raw::{RawError, RawVolume};
+
+/// Bytes of a block of the device.
+const BLOCK_BYTES: u64 = 4096;
+
+/// Bytes of a value that are shown.
+const VALUE_BYTES_SHOWN: usize = 64;
+
+/// What is done with each entry of the block table.
+type Visit<'a> = dyn FnMut(&mut Dump, u64, &BlockEntry) -> Result<()> + 'a;
+
+impl Dump {
+    /// Walks the block table from its root, in the order of node ids. Pages are printed if `shown`.
+    pub(super) fn table(&mut self, visit: &mut Visit<'_>, shown: bool) -> Result<()> {
+        let root = self.newest.table;
+        let mut waiting: Vec<(u8, Pointer)> = root.page.map(|page| (root.levels, page)).into_iter().collect();
+        while let Some((level, pointer)) = waiting.pop() {
+            let offset = pointer.extent.offset;
+            match read_page(&self.raw, level, &pointer) {
+                Ok(Page::Index(page)) => {
+                    if shown {
+                        self.item(
+                            "index page",
+                            offset,
+                            json!({ "level": level, "number": page.number }),
+                            &*page,
+                        )?;
+                    }
+                    let below = page.children.iter().rev().flatten();
+                    waiting.extend(below.map(|child| (level - 1, *child)));
+                }
+                Ok(Page::Table(page)) => {
+                    if shown {
+                        self.item("table page", offset, json!({ "number": page.number }), &*page)?;
+                    }
+                    for (i, entry) in page.entries.iter().enumerate() {
+                        if let Some(entry) = entry {
+                            visit(self, page.node(i).0, entry)?;
+                        }
+                    }
+                }
+                Err(error) if shown => {
+                    self.damage(if level == 0 { "table page" } else { "index page" }, offset, &error)?;
+                }
+                // It has been shown with the table.
+                Err(_) => self.damaged = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Headers of all nodes or of one, with what is in them if `contents`.
+    pub(super) fn nodes(&mut self, only: Option<u64>, contents: bool) -> Result<()> {
+        let mut visit = |dump: &mut Self, id: u64, entry: &BlockEntry| match only {
+            Some(only) if only != id => Ok(()),
+            _ => dump.node(id, entry, contents),
+        };
+        self.table(&mut visit, false)
+    }
+
+    fn node(&mut self, id: u64, entry: &BlockEntry, contents: bool) -> Result<()> {
+        let offset = entry.extents.first().map_or(0, |extent| extent.offset);
+        let header = read_image(&self.raw, entry, 0, entry.header_length.into())
+            .and_then(|bytes| Ok(NodeHeader::decode(&bytes)?));
+        let header = match header {
+            Ok(header) => header,
+            Err(error) => return self.damage(&format!("node {id}"), offset, &error),
+        };
+        let fields = json!({ "node": id, "height": header.height, "parts": header.parts.len() });
+        self.item("node", offset, fields, &header)?;
+        if !contents {
+            return Ok(());
+        }
+        for (i, part) in header.parts.iter().enumerate().filter(|(_, part)| part.stored_length > 0) {
+            let fields = json!({ "node": id, "part": i, "entries": part.entry_count });
+            match read_part(&self.raw, entry, &header, part) {
+                Ok(text) => self.item("part", offset, fields, &format!("part {i} of node {id}\n{text}"))?,
+                Err(error) => self.damage(&format!("part {i} of node {id}"), offset, &error)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Page {
+    Index(Box<IndexPage>),
+    Table(Box<TablePage>),
+}
+
+fn read_page(raw: &RawVolume, level: u8, pointer: &Pointer) -> Result<Page, RawError> {
+    let bytes = raw.read_extent(&pointer.extent)?;
+    if level == 0 {
+        return Ok(Page::Table(Box::new(TablePage::decode(&bytes)?)));
+    }
+    let page = IndexPage::decode(&bytes)?;
+    // A page that claims another level could lead around in circles.
+    if page.level != level {
+        return Err(RawError::Unexpected("its level is not that of its place"));
+    }
+    Ok(Page::Index(Box::new(page)))
+}
+
+/// Bytes of a node's image, gathered from its extents.
+fn read_image(raw: &RawVolume, entry: &BlockEntry, start: u64, length: u64) -> Result<Bytes, RawError> {
+    let mut pieces = BytesMut::new();
+    let (mut skip, mut rest) = (start, length);
+    for extent in &entry.extents {
+        let available = u64::from(extent.length).saturating_sub(skip);
+        let take = available.min(rest);
+        if take > 0 {
+            pieces.extend_from_slice(&raw.read(extent.offset + skip, take)?);
+            rest -= take;
+        }
+        skip = skip.saturating_sub(extent.length.into());
+    }
+    if rest > 0 {
+        Err(RawError::Unexpected("it ends behind the extents of its node"))
+    } else {
+        Ok(pieces.freeze())
+    }
+}
+
+fn read_part(
+    raw: &RawVolume,
+    entry: &BlockEntry,
+    header: &NodeHeader,
+    part: &PartEntry,
+) -> Result<String, RawError> {
+    let start = u64::from(part.offset) * BLOCK_BYTES;
+    let stored = read_image(raw, entry, start, part.padded_length() as u64)?;
+    Ok(match header.body {
+        NodeBody::Leaf { .. } => {
+            let bytes = open_part(Structure::LeafPart, &stored, part)?;
+            LeafText(decode_leaf_part(&bytes)?).to_string()
+        }
+        NodeBody::Interior { .. } => {
+            let bytes = open_part(Structure::BufferPart, &stored, part)?;
+            BufferPart::decode(&bytes)?.to_string()
+        }
+    })
+}
+
+/// Keys and the beginnings of values.
+struct LeafText(Vec<(Bytes, Bytes)>);
+
+impl fmt::Display for LeafText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (key, value) in &self.0 {
+            let start = &value[..value.len().min(VALUE_BYTES_SHOWN)];
+            let more = if start.len() < value.len() { "..." } else { "" };
+            writeln!(
+                f,
+                "  \"{}\": {} bytes \"{}\"{more}",
+                key.escape_ascii(),
+                value.len(),
+                start.escape_ascii()
+            )?;
+        }
+        Ok(())
+    }
+}

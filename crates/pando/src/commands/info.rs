@@ -1,0 +1,168 @@
+//! `pando info`: what a volume is.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use pando_format::Superblock;
+use pando_format::version::FORMAT_VERSION;
+use serde_json::{Map, Value, json};
+
+use crate::commands::format::uuid;
+use crate::failure::{Failure, Result, Status};
+use crate::mounts::{self, Mount};
+use crate::output::{Output, put_name, shown};
+use crate::raw::RawVolume;
+use crate::size::human;
+use crate::time::{DateTime, from_epoch};
+use crate::volume::{Purpose, Volume, name};
+
+const ABOUT: &str = "\
+Shows what a volume is: its size and how full it is, its label and id, its geometry and its state. It may be \
+mounted meanwhile. A volume that is not mounted is opened for reading to tell how full it is; nothing is written.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando info disk.img
+  pando info --json /mnt | jq .used";
+
+/// Arguments of `pando info`.
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
+pub struct InfoArgs {
+    /// An image file, a block device, or a directory that a volume is mounted on.
+    #[arg(value_name = "PATH|MOUNTPOINT")]
+    path: PathBuf,
+    /// Print a JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `pando info`.
+pub fn run(args: &InfoArgs) -> Result<Status> {
+    let (volume, mount) = match mounts::at(&args.path) {
+        Some(mount) => (mount.source.clone(), Some(mount)),
+        None => (args.path.clone(), mounts::of_volume(&args.path)),
+    };
+    let superblock = RawVolume::open(&volume)?.newest_superblock(&volume)?;
+    let space = match &mount {
+        Some(mount) => space_of_mount(mount)?,
+        None => space_of_volume(&volume)?,
+    };
+    let mut output = Output::new();
+    if args.json {
+        output.json(&to_json(&volume, mount.as_ref(), &superblock, space))?;
+    } else {
+        print(&mut output, &volume, mount.as_ref(), &superblock, space)?;
+    }
+    output.finish()?;
+    Ok(Status::Success)
+}
+
+/// How full a volume is, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Space {
+    capacity: u64,
+    free: u64,
+    available: u64,
+}
+
+fn space_of_mount(mount: &Mount) -> Result<Space> {
+    let stat = rustix::fs::statvfs(&mount.mountpoint).map_err(|error| {
+        let why = crate::failure::errno_text(error);
+        Failure::new(format!("cannot ask the mount {}: {why}", mount.mountpoint.display()))
+    })?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    Ok(Space { capacity: bytes(stat.f_blocks), free: bytes(stat.f_bfree), available: bytes(stat.f_bavail) })
+}
+
+fn space_of_volume(path: &Path) -> Result<Space> {
+    let volume = Volume::open(path, Purpose::Read)?;
+    let statistics = volume.files.statistics();
+    volume.close()?;
+    let statistics = statistics
+        .map_err(|error| Failure::new(format!("cannot tell how full {} is: {error}", name(path))))?;
+    Ok(Space { capacity: statistics.capacity, free: statistics.free, available: statistics.available })
+}
+
+fn time(nanoseconds: u64) -> String {
+    DateTime::from(from_epoch((nanoseconds / 1_000_000_000) as i64, (nanoseconds % 1_000_000_000) as u32))
+        .exact()
+}
+
+fn to_json(path: &Path, mount: Option<&Mount>, superblock: &Superblock, space: Space) -> Value {
+    let mut object = Map::new();
+    put_name(&mut object, "path", path.as_os_str().as_encoded_bytes());
+    match mount {
+        Some(mount) => put_name(&mut object, "mountpoint", mount.mountpoint.as_os_str().as_encoded_bytes()),
+        None => drop(object.insert("mountpoint".to_owned(), Value::Null)),
+    }
+    let Superblock { label, node_bytes, basement_bytes, fanout, compression, clean, .. } = superblock;
+    let Superblock { checkpoint, epoch, capacity, log, created, written, .. } = superblock;
+    let fields = [
+        ("id", json!(uuid(&superblock.volume))),
+        ("label", json!(label)),
+        ("format_version", json!(FORMAT_VERSION)),
+        ("size", json!(capacity)),
+        ("node_space", json!(space.capacity)),
+        ("used", json!(space.capacity.saturating_sub(space.free))),
+        ("available", json!(space.available)),
+        ("log_bytes", json!(log.length)),
+        ("node_bytes", json!(node_bytes)),
+        ("basement_bytes", json!(basement_bytes)),
+        ("fanout", json!(fanout)),
+        ("compression", json!(compression.name())),
+        ("created", json!(time(*created))),
+        ("checkpoint", json!({ "number": checkpoint, "written": time(*written) })),
+        ("opened", json!(epoch)),
+        ("clean", json!(clean)),
+    ];
+    object.extend(fields.map(|(field, value)| (field.to_owned(), value)));
+    object.into()
+}
+
+fn print(
+    output: &mut Output,
+    path: &Path,
+    mount: Option<&Mount>,
+    superblock: &Superblock,
+    space: Space,
+) -> Result<()> {
+    let Superblock { label, node_bytes, basement_bytes, fanout, compression, clean, .. } = superblock;
+    let Superblock { checkpoint, epoch, capacity, log, created, written, .. } = superblock;
+    let state = match (mount, clean) {
+        (Some(mount), _) => format!("mounted on {}", shown(mount.mountpoint.as_os_str().as_encoded_bytes())),
+        (None, true) => "clean".to_owned(),
+        (None, false) => "not closed; the next mount replays the log".to_owned(),
+    };
+    let label = if label.is_empty() { "none".to_owned() } else { shown(label.as_bytes()) };
+    let used = space.capacity.saturating_sub(space.free);
+    let lines = [
+        ("Volume", name(path)),
+        ("State", state),
+        ("Label", label),
+        ("Id", uuid(&superblock.volume)),
+        ("Size", format!("{} ({capacity} bytes)", human(*capacity))),
+        (
+            "Used",
+            format!("{} of {}, {} available", human(used), human(space.capacity), human(space.available)),
+        ),
+        ("Log", human(log.length)),
+        (
+            "Nodes",
+            format!(
+                "{}, basement nodes {}, fan-out {fanout}",
+                human((*node_bytes).into()),
+                human((*basement_bytes).into())
+            ),
+        ),
+        ("Compression", compression.name().to_owned()),
+        ("Format", format!("version {FORMAT_VERSION}")),
+        ("Created", time(*created)),
+        ("Checkpoint", format!("{checkpoint}, written {}", time(*written))),
+        ("Opened", format!("{epoch} times for writing")),
+    ];
+    for (field, value) in lines {
+        output.line(format!("{field:>11}: {value}"))?;
+    }
+    Ok(())
+}
