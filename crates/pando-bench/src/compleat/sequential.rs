@@ -1,0 +1,63 @@
+//! One large file: written from its beginning to its end, and read cold.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::{Bench, Measurement, fill};
+use crate::error::{Error, at};
+
+const MIB: u64 = 1 << 20;
+
+/// The file that the random writes use too.
+pub fn path(bench: &Bench<'_>) -> PathBuf {
+    bench.root.join("large")
+}
+
+/// A new file must not overwrite an old one's blocks.
+pub fn remove(bench: &mut Bench<'_>) -> Result<(), Error> {
+    let path = path(bench);
+    if path.exists() { at("cannot remove", &path, fs::remove_file(&path)) } else { Ok(()) }
+}
+
+/// Makes the file if its row was not asked for.
+pub fn ensure(bench: &mut Bench<'_>) -> Result<(), Error> {
+    if path(bench).exists() { Ok(()) } else { write(bench).map(drop) }
+}
+
+/// MiB written.
+pub fn write(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
+    let begin = Instant::now();
+    let path = path(bench);
+    let mut file = at("cannot create", &path, File::create(&path))?;
+    let mut chunk = vec![0; MIB as usize];
+    fill(&mut chunk, 1);
+    for index in 0..bench.options.size_bytes / MIB {
+        // Different chunks, at the price of eight bytes and not of a generator that is slower than the device.
+        chunk[..8].copy_from_slice(&index.to_le_bytes());
+        at("cannot write", &path, file.write_all(&chunk))?;
+    }
+    at("cannot sync", &path, file.sync_all())?;
+    Ok(Measurement::since(begin, (bench.options.size_bytes / MIB) as f64))
+}
+
+/// MiB read.
+pub fn read(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
+    let begin = Instant::now();
+    let path = path(bench);
+    let mut file = at("cannot open", &path, File::open(&path))?;
+    let mut chunk = vec![0; MIB as usize];
+    let mut bytes = 0;
+    loop {
+        match at("cannot read", &path, file.read(&mut chunk))? {
+            0 => break,
+            count => bytes += count as u64,
+        }
+    }
+    let wanted = bench.options.size_bytes / MIB * MIB;
+    if bytes != wanted {
+        return Err(Error::Wrong(format!("{} has {bytes} bytes instead of {wanted}", path.display())));
+    }
+    Ok(Measurement::since(begin, (bytes / MIB) as f64))
+}
