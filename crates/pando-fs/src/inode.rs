@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::locks::{self, MutexGuard, Rank, ReadGuard, WriteGuard};
 use crate::names::{NameBudget, Names};
-use crate::operations::{FileType, InodeNumber};
+use crate::operations::{Attributes, FileType, InodeNumber};
 use crate::schema::{Record, key};
 use crate::{Error, Result};
 
@@ -140,6 +140,11 @@ impl Inode {
     pub(crate) fn read(&self) -> Result<ReadGuard<'_, State>> {
         let state = self.state.read();
         if self.is_detached() { Err(Error::Stale) } else { Ok(state) }
+    }
+
+    /// What users see, whether the inode is in the table or not.
+    pub(crate) fn attributes(&self) -> Attributes {
+        self.state.read().record.attributes()
     }
 
     /// Locks the state exclusively; `Stale` if the inode has left the table.

@@ -51,8 +51,7 @@ impl FileSystem {
         let path = directory.path(*epoch)?;
         let inode = self.resolve(&directory, &names, &path, name)?.ok_or(Error::NotFound)?;
         self.adopt(&directory, &mut names, name, &inode)?;
-        let attributes = inode.read()?.record.attributes();
-        Ok(Entry { attributes })
+        Ok(Entry { attributes: inode.attributes() })
     }
 
     fn lookup_dots(&self, directory: Arc<Inode>, name: &[u8]) -> Result<Entry> {
@@ -61,8 +60,7 @@ impl FileSystem {
         if !inode.acquire() {
             return Err(Error::Stale);
         }
-        let attributes = inode.read()?.record.attributes();
-        Ok(Entry { attributes })
+        Ok(Entry { attributes: inode.attributes() })
     }
 
     /// The inode of a name in a directory whose names are locked. One that is not in the table comes back detached.

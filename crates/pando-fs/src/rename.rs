@@ -191,7 +191,11 @@ impl FileSystem {
             // The key is the old one: where the directory itself lies below what moves, it was refused above.
             batch.update(Tree::Metadata, directory.key(epoch)?, record.hot_update());
         }
-        self.store.apply(batch)?;
+        self.store.apply(batch).map_err(|error| match error {
+            // Something far below the directory would get a key that is too long.
+            Error::Engine(pando_engine::Error::TooLarge { .. }) => Error::NameTooLong,
+            other => other,
+        })?;
 
         self.settle_evicted(&mut states, evicted);
         for (directory, record) in directories {

@@ -161,7 +161,7 @@ impl Posix {
 
     /// All names of a directory that is there.
     pub fn list(&self, directory: Id) -> Vec<(Vec<u8>, Id)> {
-        let entries = self.entries(directory).map(Clone::clone).unwrap_or_default();
+        let entries = self.entries(directory).cloned().unwrap_or_default();
         entries.into_iter().collect()
     }
 
