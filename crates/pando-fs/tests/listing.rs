@@ -1,0 +1,136 @@
+//! Listings: cookies, changes meanwhile, and what a complete listing saves.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::Volume;
+use pando_fs::operations::{DirectoryEntry, Operations, ROOT};
+use pando_fs::{Error, InodeNumber};
+
+/// Reads on behind a cookie, at most `room` names; the last cookie comes back with the names.
+fn part(
+    volume: &Volume,
+    directory: InodeNumber,
+    handle: u64,
+    cookie: u64,
+    room: usize,
+) -> (u64, Vec<String>) {
+    let (mut names, mut last) = (Vec::new(), cookie);
+    let mut emit = |entry: &DirectoryEntry| {
+        let fits = names.len() < room;
+        if fits {
+            names.push(String::from_utf8_lossy(&entry.name).into_owned());
+            last = entry.cookie;
+        }
+        fits
+    };
+    volume.fs.read_directory(directory, handle, cookie, false, &mut emit).unwrap();
+    (last, names)
+}
+
+fn numbered(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
+    numbers.into_iter().map(|number| format!("{number:06}")).collect()
+}
+
+#[test]
+fn a_listing_during_changes_neither_skips_nor_repeats() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    for name in numbered(0..1000) {
+        volume.file(directory, &name);
+    }
+    let handle = volume.fs.open_directory(directory).unwrap();
+    let (mut cookie, mut names) = part(&volume, directory, handle, 0, 502);
+    assert_eq!(names.split_off(2), numbered(0..500));
+    // The name that the listing stands on goes, and so does half of what lies ahead; names come before and behind.
+    for name in numbered((499..1000).step_by(2)) {
+        volume.fs.unlink(&volume.caller, directory, name.as_bytes()).unwrap();
+    }
+    volume.file(directory, "000000a");
+    volume.file(directory, "zzz");
+    let mut rest = Vec::new();
+    loop {
+        let (next, names) = part(&volume, directory, handle, cookie, 7);
+        if names.is_empty() {
+            break;
+        }
+        rest.extend(names);
+        cookie = next;
+    }
+    let expected = [numbered((500..1000).step_by(2)), vec!["zzz".to_owned()]].concat();
+    assert_eq!(rest, expected);
+}
+
+#[test]
+fn a_listing_goes_back_to_where_telldir_was() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    for name in numbered(0..300) {
+        volume.file(directory, &name);
+    }
+    let handle = volume.fs.open_directory(directory).unwrap();
+    let (told, _) = part(&volume, directory, handle, 0, 102);
+    let (later, _) = part(&volume, directory, handle, told, 100);
+    assert_eq!(part(&volume, directory, handle, told, 3).1, numbered(100..103));
+    assert_eq!(part(&volume, directory, handle, later, 3).1, numbered(200..203));
+    assert_eq!(
+        part(&volume, directory, handle, 0, 4).1,
+        [vec![".".into(), "..".into()], numbered(0..2)].concat()
+    );
+    assert_eq!(part(&volume, directory, handle, told, 3).1, numbered(100..103));
+    volume.fs.close_directory(directory, handle);
+    let closed = volume.fs.read_directory(directory, handle, 0, false, &mut |_| true);
+    assert_eq!(closed, Err(Error::Invalid));
+}
+
+/// Counts the queries of whatever is done from here on.
+fn count_queries(volume: &Volume) -> Arc<AtomicUsize> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counter = count.clone();
+    volume.fs.interrupt_queries(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        false
+    });
+    count
+}
+
+#[test]
+fn creating_writing_and_removing_in_a_directory_just_made_reads_nothing() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    let queries = count_queries(&volume);
+    for name in numbered(0..100) {
+        let file = volume.file(directory, &name);
+        volume.write(file, 0, &[1; 5000]);
+        volume.write(file, 100, &[2; 4]);
+        volume.resize(file, 4500);
+        volume.fs.unlink(&volume.caller, directory, name.as_bytes()).unwrap();
+        volume.fs.forget(file, 1);
+    }
+    volume.fs.remove_directory(&volume.caller, ROOT, b"d").unwrap();
+    assert_eq!(queries.load(Ordering::Relaxed), 0);
+    volume.assert_clean();
+}
+
+#[test]
+fn a_directory_listed_in_full_answers_absent_names_from_memory() {
+    let before = Volume::new();
+    let directory = before.directory(ROOT, "d");
+    for name in numbered(0..300) {
+        before.file(directory, &name);
+    }
+    let volume = before.after_crash();
+    let directory = volume.walk("d").unwrap();
+    let queries = count_queries(&volume);
+    let absent = || volume.fs.lookup(directory, b"none");
+    assert_eq!(absent(), Err(Error::NotFound));
+    assert_eq!(queries.swap(0, Ordering::Relaxed), 1);
+    assert_eq!(volume.names(directory).len(), 300);
+    queries.store(0, Ordering::Relaxed);
+    assert_eq!(absent(), Err(Error::NotFound));
+    volume.file(directory, "none");
+    assert_eq!(queries.load(Ordering::Relaxed), 0);
+    assert!(absent().is_ok());
+}

@@ -1,0 +1,92 @@
+//! Several threads in one small tree. Debug builds assert the lock order; afterwards the name space is sound.
+
+mod common;
+
+use common::Volume;
+use pando_device::simulated::Random;
+use pando_fs::operations::{FileType, Operations, ROOT, RenameMode};
+use pando_fs::{Error, InodeNumber};
+
+const THREADS: u64 = 4;
+const STEPS: usize = 3000;
+
+/// Walks to a directory by random steps, does one thing there, and gives all references back.
+fn step(volume: &Volume, random: &mut Random) {
+    let names = [&b"a"[..], b"b", b"c"];
+    let name = |random: &mut Random| names[random.below(3) as usize];
+    let mut held: Vec<InodeNumber> = Vec::new();
+    let walk = |random: &mut Random, held: &mut Vec<InodeNumber>| {
+        let mut at = ROOT;
+        for _ in 0..random.below(3) {
+            match volume.fs.lookup(at, name(random)) {
+                Ok(entry) => {
+                    held.push(entry.attributes.inode);
+                    if entry.attributes.file_type != FileType::Directory {
+                        break;
+                    }
+                    at = entry.attributes.inode;
+                }
+                Err(error) => {
+                    assert_eq!(error, Error::NotFound);
+                    break;
+                }
+            }
+        }
+        at
+    };
+    let (at, to) = (walk(random, &mut held), walk(random, &mut held));
+    let (caller, fs) = (&volume.caller, &volume.fs);
+    let (old, new) = (name(random), name(random));
+    let made = match random.below(8) {
+        0 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).map(Some),
+        1 | 2 => fs.make_directory(caller, at, old, 0o755).map(Some),
+        3 => fs.unlink(caller, at, old).map(|()| None),
+        4 => fs.remove_directory(caller, at, old).map(|()| None),
+        5 => fs.rename(caller, at, old, to, new, RenameMode::Replace).map(|()| None),
+        6 => fs.rename(caller, at, old, to, new, RenameMode::Exchange).map(|()| None),
+        _ => match held.last() {
+            Some(inode) => {
+                fs.write(*inode, random.below(9000), vec![1; 5000].into(), false, false).map(|()| None)
+            }
+            None => Ok(None),
+        },
+    };
+    match made {
+        Ok(entry) => held.extend(entry.map(|entry| entry.attributes.inode)),
+        Err(error) => assert!(
+            matches!(
+                error,
+                Error::NotFound
+                    | Error::Exists
+                    | Error::NotEmpty
+                    | Error::IsADirectory
+                    | Error::NotADirectory
+                    | Error::Invalid
+            ),
+            "{error:?}"
+        ),
+    }
+    for inode in held {
+        fs.forget(inode, 1);
+    }
+}
+
+#[test]
+fn threads_in_one_tree_leave_it_sound() {
+    let volume = Volume::new();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let volume = &volume;
+            scope.spawn(move || {
+                let mut random = Random::new(thread);
+                for _ in 0..STEPS {
+                    step(volume, &mut random);
+                }
+            });
+        }
+    });
+    volume.assert_clean();
+    let report = volume.fs.check().unwrap();
+    assert_eq!(report.orphans, 0, "every reference was given back");
+    assert!(report.directories > 1);
+}
