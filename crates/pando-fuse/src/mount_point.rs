@@ -113,6 +113,11 @@ impl VfsOption {
     }
 }
 
+/// Whether a list of options makes the kernel refuse changes.
+pub fn is_read_only(options: &[VfsOption]) -> bool {
+    flags(options).contains(MountFlags::RDONLY)
+}
+
 /// The flags that a list of options amounts to; later ones win.
 fn flags(options: &[VfsOption]) -> MountFlags {
     options.iter().fold(NONE, |flags, option| (flags - option.clear) | option.set)
@@ -142,16 +147,17 @@ impl Appearance<'_> {
 
 /// The mount point as an absolute path without symbolic links, if it is a directory.
 pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
-    let refuse = |why: String| MountError::MountPoint { path: mountpoint.to_owned(), why };
-    let path = mountpoint.canonicalize().map_err(|error| {
-        match error.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::NOTCONN) => refuse("a dead mount is in the way; unmount it first".into()),
-            _ => refuse(error.to_string()),
-        }
-    })?;
-    match path.is_dir() {
+    let refuse = |error: io::Error| {
+        let why = match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOTCONN) => "a dead mount is in the way; unmount it first".into(),
+            _ => error.to_string(),
+        };
+        MountError::MountPoint { path: mountpoint.to_owned(), why }
+    };
+    let path = mountpoint.canonicalize().map_err(refuse)?;
+    match path.metadata().map_err(refuse)?.is_dir() {
         true => Ok(path),
-        false => Err(refuse("it is not a directory".into())),
+        false => Err(refuse(Errno::NOTDIR.into())),
     }
 }
 
