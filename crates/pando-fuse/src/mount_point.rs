@@ -145,7 +145,8 @@ impl Appearance<'_> {
     }
 }
 
-/// The mount point as an absolute path without symbolic links, if it is a directory.
+/// The mount point as an absolute path without symbolic links, if it is a directory. What a killed daemon of ours left
+/// mounted there is taken away.
 pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
     let refuse = |error: io::Error| {
         let why = match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -154,6 +155,12 @@ pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
         };
         MountError::MountPoint { path: mountpoint.to_owned(), why }
     };
+    let is_dead = |error: &io::Error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
+    if mountpoint.metadata().is_err_and(|error| is_dead(&error))
+        && let Some(dead) = mounted_at(mountpoint).map_err(refuse)?
+    {
+        unmount(&dead.mountpoint, true)?;
+    }
     let path = mountpoint.canonicalize().map_err(refuse)?;
     match path.metadata().map_err(refuse)?.is_dir() {
         true => Ok(path),
