@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{cat, completions, cp, dump, format, info, ls, man, mkdir, mv, rm, stat};
+use crate::commands::{
+    cat, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, rm, stat, umount,
+};
 use crate::failure::{Result, Status};
 
 const ABOUT: &str = "\
@@ -40,6 +42,10 @@ pub struct Cli {
 pub enum Command {
     /// Make a volume.
     Format(format::FormatArgs),
+    /// Mount a volume on a directory.
+    Mount(mount::MountArgs),
+    /// Unmount a volume, and wait until everything is on its device.
+    Umount(umount::UmountArgs),
     /// Show what a volume is: its size, how full it is, its label, its state.
     Info(info::InfoArgs),
     /// Show the structures on a device: superblocks, block table, nodes, log.
@@ -69,6 +75,8 @@ impl Command {
     pub fn run(&self) -> Result<Status> {
         match self {
             Self::Format(args) => format::run(args),
+            Self::Mount(args) => mount::run(args),
+            Self::Umount(args) => umount::run(args),
             Self::Info(args) => info::run(args),
             Self::Dump(args) => dump::run(args),
             Self::Ls(args) => ls::run(args),

@@ -9,9 +9,11 @@ pub mod info;
 pub mod ls;
 pub mod man;
 pub mod mkdir;
+pub mod mount;
 pub mod mv;
 pub mod rm;
 pub mod stat;
+pub mod umount;
 
 use std::ffi::OsString;
 

@@ -2,16 +2,20 @@
 //!
 //! Each command is a file of [`commands`]: its arguments, its text for `--help` and the manual page, and `run`. What
 //! several of them need stands beside it: [`volume`] opens volumes, [`files`] and [`path`] reach the files in them,
-//! [`copy`] copies, [`output`] prints, [`failure`] says how errors read.
+//! [`copy`] copies, [`output`] prints, [`failure`] says how errors read. [`daemon`] serves a mounted volume, and
+//! [`control`] is how the other commands talk to it.
 #![forbid(unsafe_code)]
 
 mod attributes;
 mod cli;
 mod commands;
+mod control;
 mod copy;
+mod daemon;
 mod failure;
 mod files;
 mod location;
+mod mount_options;
 mod mounts;
 mod output;
 mod path;
@@ -21,6 +25,8 @@ mod size;
 mod time;
 mod volume;
 
+use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -32,6 +38,13 @@ use crate::failure::{Failure, Status, complain};
 const EXIT_OUTPUT_CLOSED: u8 = 128 + 13;
 
 fn main() -> ExitCode {
+    // The helpers that mount(8) and umount(8) call are links to this program.
+    let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    match program.file_name().and_then(OsStr::to_str) {
+        Some("mount.fuse.pando") => return commands::mount::run_as_helper(std::env::args_os()),
+        Some("umount.fuse.pando") => return commands::umount::run_as_helper(std::env::args_os()),
+        _ => {}
+    }
     let command = Cli::parse().command;
     match command.run() {
         Ok(Status::Success) => ExitCode::SUCCESS,

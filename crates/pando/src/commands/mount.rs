@@ -1,0 +1,181 @@
+//! `pando mount`: starts the daemon and returns when the mount is usable.
+//!
+//! The daemon is this program started again, so that nothing is inherited but its standard streams: its standard
+//! output tells when the mount is usable, its standard error why it is not.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::{Args, Parser};
+
+use crate::daemon::{READY, Service, serve};
+use crate::failure::{Failure, Result, Status, complain, io_text};
+use crate::mount_options::{MountSettings, OptionError};
+use crate::size;
+
+/// Exit status of mount helpers for a mount that failed; mount(8).
+const HELPER_MOUNT_FAILED: u8 = 32;
+
+/// Exit status of mount helpers for a command line that makes no sense.
+const HELPER_USAGE: u8 = 1;
+
+/// Arguments of `pando mount`.
+#[derive(Debug, Args)]
+#[command(after_help = OPTIONS_HELP)]
+pub struct MountArgs {
+    /// Mount options, separated by commas.
+    #[arg(short = 'o', long, value_parser = checked)]
+    options: Vec<String>,
+    /// Memory for the node cache, such as 512M or 4G.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    cache: Option<u64>,
+    /// Stay in the foreground and log to standard error.
+    #[arg(long, short)]
+    foreground: bool,
+    /// Be the daemon of a command that waits for word on this process's standard output.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    daemon: bool,
+    /// An image file or a block device.
+    #[arg(value_name = "PATH")]
+    volume: PathBuf,
+    /// The directory to mount it on.
+    mountpoint: PathBuf,
+}
+
+const OPTIONS_HELP: &str = "\
+Mount options:
+  ro, rw                   refuse changes, or allow them (default)
+  noatime, nosuid, nodev, noexec, sync, dirsync, and their opposites: as for any mount
+  allow_other              let other users in (default if root mounts); no_allow_other does not
+  no_default_permissions   do not check permission bits
+  writeback                let the kernel collect small writes
+  nodiscard                do not tell the device which extents are free
+  cache=SIZE               memory for the node cache, as --cache
+  checkpoint=SECONDS       time between checkpoints
+  commit=SECONDS           time after which a change is durable without fsync";
+
+/// A list of options that is understood.
+fn checked(list: &str) -> Result<String, OptionError> {
+    MountSettings::default().add(list, false).map(|()| list.to_owned())
+}
+
+/// Runs `pando mount`: done when the mount is usable; in the foreground, when the volume was unmounted and closed.
+pub fn run(args: &MountArgs) -> Result<Status> {
+    if !args.foreground && !args.daemon {
+        return start(args);
+    }
+    let mut settings = MountSettings::default();
+    for list in &args.options {
+        settings.add(list, false).map_err(|error| Failure::new(error.to_string()))?;
+    }
+    settings.cache_bytes = args.cache.or(settings.cache_bytes);
+    let volume = args.volume.canonicalize();
+    let volume = volume.map_err(|error| {
+        Failure::new(format!("cannot mount {}: {}", args.volume.display(), io_text(&error)))
+    })?;
+    serve(Service { volume, mountpoint: args.mountpoint.clone(), settings, background: args.daemon })?;
+    Ok(Status::Success)
+}
+
+/// Starts the daemon and waits for its word. If it fails it has said why.
+fn start(args: &MountArgs) -> Result<Status> {
+    let program = std::env::current_exe();
+    let program =
+        program.map_err(|error| Failure::new(format!("cannot find this program: {}", io_text(&error))))?;
+    let mut command = Command::new(program);
+    command.arg0("pando").args(["mount", "--daemon"]);
+    for list in &args.options {
+        command.arg("-o").arg(list);
+    }
+    if let Some(bytes) = args.cache {
+        command.arg("--cache").arg(bytes.to_string());
+    }
+    command.arg("--").arg(&args.volume).arg(&args.mountpoint);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut daemon = command
+        .spawn()
+        .map_err(|error| Failure::new(format!("cannot start the daemon: {}", io_text(&error))))?;
+    let mut word = [0; READY.len()];
+    let mut stdout = daemon.stdout.take().expect("standard output is piped");
+    match stdout.read_exact(&mut word) {
+        Ok(()) if word == READY => Ok(Status::Success),
+        _ => match daemon.wait().ok().and_then(|status| status.code()) {
+            Some(code) if code != 0 => Ok(Status::Problems),
+            _ => Err(Failure::new(format!(
+                "cannot mount {}: the daemon ended too early",
+                args.volume.display()
+            ))),
+        },
+    }
+}
+
+/// What mount(8) says to a helper: `mount.fuse.pando SOURCE DIRECTORY [-sfnv] [-N NS] [-o OPTIONS] [-t TYPE]`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mount.fuse.pando",
+    disable_help_flag = true,
+    about = "Mount a PandoFS volume, called by mount(8)"
+)]
+struct HelperArgs {
+    volume: PathBuf,
+    mountpoint: PathBuf,
+    #[arg(short = 'o')]
+    options: Vec<String>,
+    /// Pass over options that are not known.
+    #[arg(short = 's')]
+    sloppy: bool,
+    /// Do everything but mount.
+    #[arg(short = 'f')]
+    fake: bool,
+    #[arg(short = 'n')]
+    no_mtab: bool,
+    #[arg(short = 'v')]
+    verbose: bool,
+    #[arg(short = 'N')]
+    namespace: Option<OsString>,
+    #[arg(short = 't')]
+    file_system_type: Option<OsString>,
+}
+
+/// Runs as the helper of mount(8), with its exit statuses. The first argument is the name of the program.
+pub fn run_as_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = match HelperArgs::try_parse_from(args) {
+        Ok(args) => args,
+        Err(error) => {
+            complain(error);
+            return ExitCode::from(HELPER_USAGE);
+        }
+    };
+    let mut options = Vec::new();
+    for list in &args.options {
+        for option in list.split(',') {
+            match MountSettings::default().add(option, args.sloppy) {
+                Ok(()) => options.push(option.to_owned()),
+                Err(error) => {
+                    complain(error);
+                    return ExitCode::from(HELPER_USAGE);
+                }
+            }
+        }
+    }
+    if args.fake {
+        return ExitCode::SUCCESS;
+    }
+    let mount = MountArgs {
+        options,
+        cache: None,
+        foreground: false,
+        daemon: false,
+        volume: args.volume,
+        mountpoint: args.mountpoint,
+    };
+    match start(&mount) {
+        Ok(Status::Success) => return ExitCode::SUCCESS,
+        Err(Failure::Sentence(sentence)) => complain(sentence),
+        Ok(Status::Problems) | Err(Failure::OutputClosed) => {}
+    }
+    ExitCode::from(HELPER_MOUNT_FAILED)
+}

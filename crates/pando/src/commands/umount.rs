@@ -1,0 +1,106 @@
+//! `pando umount`: returns when the daemon's last checkpoint is on the device.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser};
+use pando_fuse::mount_point;
+
+use crate::control::{self, Connection, ControlError};
+use crate::failure::{Failure, Result, Status, complain, io_text};
+
+/// Arguments of `pando umount`.
+#[derive(Debug, Args)]
+pub struct UmountArgs {
+    /// Take the mount out of the tree at once, and wait for those who still use it.
+    #[arg(long, short)]
+    lazy: bool,
+    /// The directory it is mounted on.
+    mountpoint: PathBuf,
+}
+
+/// Runs `pando umount`: done when the volume is unmounted and closed.
+pub fn run(args: &UmountArgs) -> Result<Status> {
+    unmount(&args.mountpoint, args.lazy)?;
+    Ok(Status::Success)
+}
+
+fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
+    let shown = mountpoint.display();
+    let failed = |why: String| Failure::new(format!("cannot unmount {shown}: {why}"));
+    let entry = mount_point::mounted_at(mountpoint).map_err(|error| failed(io_text(&error)))?;
+    let entry = entry.ok_or_else(|| failed("no PandoFS volume is mounted there".to_owned()))?;
+    // The daemon is asked before it is unmounted, since it might end before we get to it.
+    let waiting = Connection::open(&entry.device).and_then(|mut daemon| {
+        daemon.send("wait")?;
+        Ok(daemon)
+    });
+    mount_point::unmount(&entry.mountpoint, lazy).map_err(|error| Failure::new(error.to_string()))?;
+    let volume = entry.source.display();
+    let mut daemon = match waiting {
+        Ok(daemon) => daemon,
+        Err(error) if control::is_dead(&entry.device, &error) => {
+            complain(format!(
+                "the daemon of {shown} had been killed; the next mount of {volume} recovers from its log"
+            ));
+            return Ok(());
+        }
+        Err(error) => {
+            let why =
+                format!("{shown} is unmounted, but whether {volume} has been closed is unknown: {error}");
+            return Err(Failure::new(why));
+        }
+    };
+    match daemon.receive() {
+        Ok(_) => {
+            daemon.wait_for_end();
+            Ok(())
+        }
+        Err(ControlError::Refused(why)) => {
+            Err(Failure::new(format!("{shown} is unmounted, but {volume} could not be closed: {why}")))
+        }
+        Err(error) => Err(Failure::new(format!(
+            "{shown} is unmounted, but {error}; what was not synced is recovered from the log at the next mount"
+        ))),
+    }
+}
+
+/// What umount(8) says to a helper: `umount.fuse.pando DIRECTORY [-flnrv] [-N NS] [-t TYPE]`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "umount.fuse.pando",
+    disable_help_flag = true,
+    about = "Unmount a PandoFS volume, called by umount(8)"
+)]
+struct HelperArgs {
+    mountpoint: PathBuf,
+    #[arg(short = 'l')]
+    lazy: bool,
+    #[arg(short = 'f')]
+    force: bool,
+    #[arg(short = 'n')]
+    no_mtab: bool,
+    #[arg(short = 'r')]
+    read_only: bool,
+    #[arg(short = 'v')]
+    verbose: bool,
+    #[arg(short = 'N')]
+    namespace: Option<OsString>,
+    #[arg(short = 't')]
+    file_system_type: Option<OsString>,
+}
+
+/// Runs as the helper of umount(8). The first argument is the name of the program.
+pub fn run_as_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let sentence = match HelperArgs::try_parse_from(args) {
+        Ok(args) => match unmount(&args.mountpoint, args.lazy) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(Failure::Sentence(sentence)) => sentence,
+            Err(Failure::OutputClosed) => return ExitCode::FAILURE,
+        },
+        Err(error) => error.to_string(),
+    };
+    complain(sentence);
+    ExitCode::FAILURE
+}

@@ -1,0 +1,135 @@
+//! How other commands talk to the daemon of a mounted volume: a Unix socket, one line of JSON each way.
+//!
+//! The socket is named after the device number of the mount, which the kernel's table of mounts gives without asking
+//! the mount itself. A request is `{"request":"info"}`; an answer `{"ok":...}` or `{"error":"a sentence"}`. Requests:
+//!
+//! * `info`: what is mounted where, by which process.
+//! * `stats`: the counters of the engine.
+//! * `sync`: makes everything done so far durable.
+//! * `checkpoint`: writes a checkpoint.
+//! * `wait`: answered when the volume has been closed after the unmount, with the last checkpoint on the device.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+/// Longest line of a request, in bytes.
+pub const REQUEST_BYTES_MAX: u64 = 4096;
+
+/// Where root's daemons have their sockets.
+const ROOT_DIRECTORY: &str = "/run/pando";
+
+/// Why a daemon gave no good answer.
+#[derive(Debug)]
+pub enum ControlError {
+    /// It cannot be reached.
+    Unreachable(io::Error),
+    /// It has ended, or broke off.
+    Ended,
+    /// It answered with this sentence.
+    Refused(String),
+}
+
+impl std::fmt::Display for ControlError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreachable(error) => {
+                write!(f, "its daemon cannot be reached: {}", crate::failure::io_text(error))
+            }
+            Self::Ended => f.write_str("its daemon ended without an answer"),
+            Self::Refused(sentence) => f.write_str(sentence),
+        }
+    }
+}
+
+impl std::error::Error for ControlError {}
+
+/// The directory for the sockets of this user's daemons.
+pub fn own_directory() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return ROOT_DIRECTORY.into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(directory) => Path::new(&directory).join("pando"),
+        None => format!("/tmp/pando-{}", rustix::process::geteuid().as_raw()).into(),
+    }
+}
+
+/// The socket of the daemon that serves a device number, `major:minor`.
+pub fn socket_in(directory: &Path, device: &str) -> PathBuf {
+    directory.join(format!("{}.socket", device.replace(':', "-")))
+}
+
+/// Whether the daemon has been killed, as far as its socket tells. The socket it left behind is removed.
+pub fn is_dead(device: &str, error: &ControlError) -> bool {
+    let dead =
+        matches!(error, ControlError::Unreachable(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+    if dead {
+        // The next daemon with this number would do the same.
+        let _ = std::fs::remove_file(socket_in(&own_directory(), device));
+    }
+    dead
+}
+
+/// A conversation with a daemon.
+pub struct Connection {
+    stream: BufReader<UnixStream>,
+}
+
+impl Connection {
+    /// Connects to the daemon that serves this device number, be it this user's or root's.
+    pub fn open(device: &str) -> Result<Self, ControlError> {
+        let own = UnixStream::connect(socket_in(&own_directory(), device));
+        let stream = own.or_else(|error| {
+            // Which error to tell: that of the socket that exists.
+            UnixStream::connect(socket_in(Path::new(ROOT_DIRECTORY), device)).map_err(|other| {
+                match error.kind() {
+                    io::ErrorKind::NotFound => other,
+                    _ => error,
+                }
+            })
+        });
+        Ok(Self { stream: BufReader::new(stream.map_err(ControlError::Unreachable)?) })
+    }
+
+    /// Sends a request, without waiting for its answer.
+    pub fn send(&mut self, request: &str) -> Result<(), ControlError> {
+        let line = format!("{}\n", json!({ "request": request }));
+        self.stream.get_mut().write_all(line.as_bytes()).map_err(|_| ControlError::Ended)
+    }
+
+    /// Waits for the answer to the request sent before.
+    pub fn receive(&mut self) -> Result<Value, ControlError> {
+        let mut line = String::new();
+        match self.stream.read_line(&mut line) {
+            Ok(length) if length > 0 => answer(&line),
+            _ => Err(ControlError::Ended),
+        }
+    }
+
+    /// Waits until the daemon has closed its end.
+    pub fn wait_for_end(mut self) {
+        // Whatever comes: bytes, the end, or an error, which is an end too.
+        let _ = self.stream.read_to_end(&mut Vec::new());
+    }
+}
+
+/// Asks the daemon that serves a device number.
+pub fn request(device: &str, request: &str) -> Result<Value, ControlError> {
+    let mut connection = Connection::open(device)?;
+    connection.send(request)?;
+    connection.receive()
+}
+
+fn answer(line: &str) -> Result<Value, ControlError> {
+    let mut answer: Value = serde_json::from_str(line).map_err(|_| ControlError::Ended)?;
+    if let Some(ok) = answer.get_mut("ok") {
+        return Ok(ok.take());
+    }
+    match answer.get("error").and_then(Value::as_str) {
+        Some(sentence) => Err(ControlError::Refused(sentence.to_owned())),
+        None => Err(ControlError::Ended),
+    }
+}

@@ -1,0 +1,220 @@
+//! The process that serves a mounted volume: from opening the volume to its last checkpoint.
+//!
+//! It ends when the volume is unmounted, by whomever: `pando umount`, umount(8), fusermount3, or itself on SIGTERM or
+//! SIGINT. Killed without warning it loses what a crash loses, and the next mount recovers.
+
+mod control_server;
+mod log;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use pando_device::{Access, FileDevice};
+use pando_engine::Options;
+use pando_fs::{FileSystem, Operations};
+use pando_fuse::{MountError, MountOptions, Session, Unmounter};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use self::control_server::ControlServer;
+use self::log::Log;
+use crate::control;
+use crate::failure::{Failure, Result, errno_text, io_text};
+use crate::mount_options::MountSettings;
+
+/// What a background daemon writes on its standard output when the mount is usable.
+pub const READY: &[u8] = b"ready\n";
+
+/// What to serve, where.
+pub struct Service {
+    /// The volume, as an absolute path.
+    pub volume: PathBuf,
+    /// The directory to mount it on.
+    pub mountpoint: PathBuf,
+    /// How.
+    pub settings: MountSettings,
+    /// Detach from the terminal and say [`READY`] on standard output.
+    pub background: bool,
+}
+
+/// Serves a volume until it is unmounted and closed. In the background, an error before [`READY`] is returned, and
+/// later ones are logged too.
+pub fn serve(service: Service) -> Result<()> {
+    // A process that leads a group already, as under a shell, has nothing to detach from.
+    if service.background {
+        let _ = rustix::process::setsid();
+    }
+    let log = Arc::new(if service.background { Log::background() } else { Log::Foreground });
+    stop_on_panic(log.clone());
+    let fs = open(&service)?;
+    let session = mount(&service, fs.clone(), log.clone())?;
+    let unmounter = session.unmounter();
+
+    let control = start_control(&service, &unmounter, &fs, &log);
+    stop_on_signals(unmounter.clone(), Arc::downgrade(&fs), log.clone())?;
+    if service.background {
+        detach()
+            .map_err(|error| Failure::new(format!("cannot detach from the terminal: {}", io_text(&error))))?;
+    }
+
+    let served = session.run();
+    let closed = close(fs);
+    if let Some(control) = control {
+        control.finish(closed.as_ref().map(|()| ()).map_err(ToString::to_string));
+    }
+    let failures = [
+        served.err().map(|error| format!("the connection to the kernel broke: {}", io_text(&error))),
+        closed.err().map(|error| format!("cannot close {}: {error}", service.volume.display())),
+    ];
+    let failures: Vec<String> = failures.into_iter().flatten().collect();
+    for failure in failures.iter().filter(|_| service.background) {
+        log.error(failure);
+    }
+    if failures.is_empty() { Ok(()) } else { Err(Failure::new(failures.join("; "))) }
+}
+
+/// A broken invariant of ours ends the daemon: what is on the device is better than what a limping daemon adds.
+fn stop_on_panic(log: Arc<Log>) {
+    std::panic::set_hook(Box::new(move |panic| {
+        log.error(&format!("stopped by a broken invariant, please report it: {panic}"));
+        std::process::abort();
+    }));
+}
+
+fn open(service: &Service) -> Result<Arc<FileSystem>> {
+    let volume = service.volume.display();
+    let settings = &service.settings;
+    let read_only = settings.is_read_only();
+    let access = if read_only { Access::ReadOnly } else { Access::Exclusive };
+    let device = FileDevice::open(&service.volume, access).map_err(|error| {
+        // Whoever has it is most likely a mount, and its mount point is what the user wants to know.
+        let mounted = pando_fuse::mount_point::mounted().unwrap_or_default();
+        match mounted.into_iter().find(|entry| entry.source == service.volume) {
+            Some(entry) => {
+                Failure::new(format!("{volume} is mounted on {} already", entry.mountpoint.display()))
+            }
+            None => Failure::new(format!("cannot mount {volume}: {error}")),
+        }
+    })?;
+    let defaults = Options::default();
+    let options = Options {
+        cache_bytes: settings.cache_bytes.map_or(defaults.cache_bytes, |bytes| bytes as usize),
+        read_only,
+        discard: settings.discard,
+        checkpoint_interval: settings.checkpoint_interval.unwrap_or(defaults.checkpoint_interval),
+        log_interval: settings.commit_interval.unwrap_or(defaults.log_interval),
+        ..defaults
+    };
+    let opened = FileSystem::open(Arc::new(device), options);
+    opened.map_err(|error| Failure::new(format!("cannot mount {volume}: {error}")))
+}
+
+fn mount(service: &Service, fs: Arc<FileSystem>, log: Arc<Log>) -> Result<Session> {
+    let settings = &service.settings;
+    let mut options = MountOptions::new(service.volume.clone());
+    options.vfs_options = settings.vfs_options.clone();
+    options.allow_other = settings.allow_other.unwrap_or(options.allow_other);
+    options.default_permissions = settings.default_permissions;
+    options.writeback = settings.writeback;
+    options.report = Arc::new(move |sentence| log.error(sentence));
+    Session::mount(fs, &service.mountpoint, &options).map_err(|error| Failure::new(error.to_string()))
+}
+
+/// Without a control socket the mount works as well; commands that need it will say that they cannot reach us.
+fn start_control(
+    service: &Service,
+    unmounter: &Unmounter,
+    fs: &Arc<FileSystem>,
+    log: &Log,
+) -> Option<ControlServer> {
+    let info = json!({
+        "pid": std::process::id(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "volume": service.volume.to_string_lossy(),
+        "mountpoint": unmounter.mountpoint().to_string_lossy(),
+        "device": unmounter.device(),
+        "read_only": service.settings.is_read_only(),
+        "writeback": service.settings.writeback,
+    });
+    let fs = Arc::downgrade(fs);
+    let answer = move |request: &str| answer(request, &info, &fs);
+    let directory = control::own_directory();
+    match ControlServer::start(&directory, unmounter.device(), Arc::new(answer)) {
+        Ok(server) => Some(server),
+        Err(error) => {
+            log.error(&format!("no control socket in {}: {}", directory.display(), io_text(&error)));
+            None
+        }
+    }
+}
+
+fn answer(request: &str, info: &Value, fs: &Weak<FileSystem>) -> Option<Result<Value, String>> {
+    let with_fs = |call: &dyn Fn(&FileSystem) -> Result<Value, String>| match fs.upgrade() {
+        Some(fs) => call(&fs),
+        None => Err("the volume is being closed".to_owned()),
+    };
+    let done = |result: pando_fs::Result<()>| result.map(|()| Value::Null).map_err(|error| error.to_string());
+    match request {
+        "info" => Some(Ok(info.clone())),
+        "sync" => Some(with_fs(&|fs| done(fs.sync()))),
+        "checkpoint" => Some(with_fs(&|fs| done(fs.engine().checkpoint().map_err(Into::into)))),
+        _ => None,
+    }
+}
+
+/// SIGTERM and SIGINT unmount. If the mount is in use it leaves the tree at once and lives on for its users; a second
+/// signal makes everything durable and ends the process under them.
+fn stop_on_signals(unmounter: Unmounter, fs: Weak<FileSystem>, log: Arc<Log>) -> Result<()> {
+    let failed = |error: std::io::Error| Failure::new(format!("cannot receive signals: {}", io_text(&error)));
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
+    let receive = move || {
+        let mut asked = false;
+        for _ in signals.forever() {
+            if asked {
+                if let Some(Err(error)) = fs.upgrade().map(|fs| fs.sync()) {
+                    log.error(&format!("cannot make the last changes durable: {error}"));
+                }
+                std::process::exit(1);
+            }
+            asked = true;
+            let result = match unmounter.unmount(false) {
+                Err(MountError::Busy { path }) => {
+                    log.error(&format!("{} is in use; it is unmounted for everyone else", path.display()));
+                    unmounter.unmount(true)
+                }
+                result => result,
+            };
+            if let Err(error) = result {
+                log.error(&error.to_string());
+            }
+        }
+    };
+    std::thread::Builder::new().name("pando-signals".into()).spawn(receive).map_err(failed)?;
+    Ok(())
+}
+
+/// Tells the parent that the mount is usable, and lets go of its terminal and its directory.
+fn detach() -> std::io::Result<()> {
+    std::env::set_current_dir("/")?;
+    let nowhere = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    let mut stdout = std::io::stdout();
+    // Nobody may be left to hear it, and the mount is usable all the same.
+    let _ = stdout.write_all(READY).and_then(|()| stdout.flush());
+    for result in [
+        rustix::stdio::dup2_stdin(&nowhere),
+        rustix::stdio::dup2_stdout(&nowhere),
+        rustix::stdio::dup2_stderr(&nowhere),
+    ] {
+        result.map_err(|errno| std::io::Error::other(errno_text(errno)))?;
+    }
+    Ok(())
+}
+
+/// Closes the volume; when it returns, nobody holds it any more.
+fn close(fs: Arc<FileSystem>) -> pando_fs::Result<()> {
+    let result = fs.close();
+    drop(fs);
+    result
+}

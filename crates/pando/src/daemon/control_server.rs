@@ -1,0 +1,181 @@
+//! The daemon's end of the control socket; see [`crate::control`] for what is said on it.
+//!
+//! It holds no strong reference to the file system, so that the volume is free once the daemon has let go of it. One
+//! lock, for the list of those who wait for the end; nothing is locked while it is held.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+
+use crate::control::{REQUEST_BYTES_MAX, socket_in};
+
+/// What the daemon answers to a request; `None` if there is no such request.
+pub type Answer = dyn Fn(&str) -> Option<Result<Value, String>> + Send + Sync;
+
+/// A listening socket. Dropping it removes the socket's file; connections that are open are still served.
+pub struct ControlServer {
+    path: PathBuf,
+    end: Arc<Mutex<End>>,
+}
+
+/// How the daemon ended, and who wants to know.
+#[derive(Default)]
+struct End {
+    outcome: Option<Result<(), String>>,
+    waiting: Vec<UnixStream>,
+}
+
+impl ControlServer {
+    /// Listens for the mount with this device number, `major:minor`, in a directory that is made if need be.
+    pub fn start(directory: &Path, device: &str, answer: Arc<Answer>) -> io::Result<Self> {
+        // Root's is open to all, the sockets in it are not; others share /tmp.
+        let root = rustix::process::geteuid().is_root();
+        let made = std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(if root { 0o755 } else { 0o700 })
+            .create(directory);
+        made?;
+        if directory.symlink_metadata()?.uid() != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "its directory belongs to another user",
+            ));
+        }
+        let path = socket_in(directory, device);
+        // One that is left from a daemon that was killed: the number is ours now.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let end = Arc::<Mutex<End>>::default();
+        let server = Self { path, end: end.clone() };
+        std::thread::Builder::new().name("pando-control".into()).spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (answer, end) = (answer.clone(), end.clone());
+                let serve = move || serve(stream, &*answer, &end);
+                // A client that is not served sees the end of its connection.
+                let _ = std::thread::Builder::new().name("pando-control".into()).spawn(serve);
+            }
+        })?;
+        Ok(server)
+    }
+
+    /// Tells those who wait that the volume has been closed, or why that failed.
+    pub fn finish(&self, outcome: Result<(), String>) {
+        let waiting = {
+            let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+            end.outcome = Some(outcome.clone());
+            std::mem::take(&mut end.waiting)
+        };
+        let line = line(outcome.map(|()| Value::Null));
+        for mut stream in waiting {
+            // Who has gone needs no answer.
+            let _ = stream.write_all(line.as_bytes());
+        }
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Serves one client until it hangs up or says something that is no request.
+fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
+    let Ok(mut writer) = stream.try_clone() else { return };
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut request = String::new();
+        match reader.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut request) {
+            Ok(length) if length > 0 => {}
+            _ => return,
+        }
+        let request: Option<Value> = serde_json::from_str(&request).ok();
+        let name = request.as_ref().and_then(|request| request.get("request")).and_then(Value::as_str);
+        let result = match name {
+            Some("wait") => match until_end(&writer, end) {
+                Some(outcome) => outcome.map(|()| Value::Null),
+                None => return,
+            },
+            Some(name) => answer(name).unwrap_or_else(|| Err(format!("there is no request '{name}'"))),
+            None => Err("a request is a line such as {\"request\":\"info\"}".to_owned()),
+        };
+        if writer.write_all(line(result).as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// The outcome if it is known, else the client is kept for [`ControlServer::finish`].
+fn until_end(client: &UnixStream, end: &Mutex<End>) -> Option<Result<(), String>> {
+    let mut end = end.lock().unwrap_or_else(PoisonError::into_inner);
+    if end.outcome.is_none() {
+        end.waiting.extend(client.try_clone());
+    }
+    end.outcome.clone()
+}
+
+fn line(result: Result<Value, String>) -> String {
+    let answer = match result {
+        Ok(value) => json!({ "ok": value }),
+        Err(sentence) => json!({ "error": sentence }),
+    };
+    format!("{answer}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(stream: &UnixStream, line: &str) -> Value {
+        (&mut &*stream).write_all(line.as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    fn server(directory: &Path) -> ControlServer {
+        let answer = |request: &str| match request {
+            "info" => Some(Ok(json!({ "pid": 7 }))),
+            "sync" => Some(Err("the device is gone".to_owned())),
+            _ => None,
+        };
+        ControlServer::start(&directory.join("pando"), "0:52", Arc::new(answer)).unwrap()
+    }
+
+    #[test]
+    fn requests_are_answered_line_by_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let server = server(directory.path());
+        let stream = UnixStream::connect(directory.path().join("pando/0-52.socket")).unwrap();
+        assert_eq!(ask(&stream, "{\"request\":\"info\"}\n"), json!({ "ok": { "pid": 7 } }));
+        assert_eq!(ask(&stream, "{\"request\":\"sync\"}\n"), json!({ "error": "the device is gone" }));
+        assert_eq!(
+            ask(&stream, "{\"request\":\"explode\"}\n"),
+            json!({ "error": "there is no request 'explode'" })
+        );
+        assert!(ask(&stream, "rubbish\n").get("error").is_some());
+        drop(server);
+        assert!(!directory.path().join("pando/0-52.socket").exists());
+    }
+
+    #[test]
+    fn who_waits_hears_of_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let server = server(directory.path());
+        let path = directory.path().join("pando/0-52.socket");
+        let early = UnixStream::connect(&path).unwrap();
+        (&mut &early).write_all(b"{\"request\":\"wait\"}\n").unwrap();
+        let late = UnixStream::connect(&path).unwrap();
+        server.finish(Err("the device is full".to_owned()));
+        let expected = json!({ "error": "the device is full" });
+        let mut answer = String::new();
+        BufReader::new(&early).read_line(&mut answer).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&answer).unwrap(), expected);
+        assert_eq!(ask(&late, "{\"request\":\"wait\"}\n"), expected);
+    }
+}

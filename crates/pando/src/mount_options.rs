@@ -1,0 +1,189 @@
+//! The options behind `-o`: those of every mount, which the kernel keeps, and those of PandoFS.
+
+use std::time::Duration;
+
+use pando_fuse::VfsOption;
+
+use crate::size;
+
+/// What a list of options asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountSettings {
+    /// Options that the kernel keeps, in the order given; later ones win.
+    pub vfs_options: Vec<VfsOption>,
+    /// Whether other users get in; without a word about it, if root mounts.
+    pub allow_other: Option<bool>,
+    /// The kernel checks permission bits.
+    pub default_permissions: bool,
+    /// The kernel collects small writes and sends them later.
+    pub writeback: bool,
+    /// The device is told which extents are free.
+    pub discard: bool,
+    /// Memory for the node cache, in bytes.
+    pub cache_bytes: Option<u64>,
+    /// Time between checkpoints.
+    pub checkpoint_interval: Option<Duration>,
+    /// Time after which a change is durable without fsync.
+    pub commit_interval: Option<Duration>,
+}
+
+impl Default for MountSettings {
+    fn default() -> Self {
+        Self {
+            vfs_options: Vec::new(),
+            allow_other: None,
+            default_permissions: true,
+            writeback: false,
+            discard: true,
+            cache_bytes: None,
+            checkpoint_interval: None,
+            commit_interval: None,
+        }
+    }
+}
+
+/// Why a list of options is not understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OptionError {
+    /// No such option.
+    Unknown(String),
+    /// The option needs another value, or none.
+    Value {
+        /// The option with its value.
+        option: String,
+        /// What would be understood.
+        expected: String,
+    },
+    /// A mount that is there cannot be changed.
+    Remount,
+}
+
+impl std::fmt::Display for OptionError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unknown(option) => {
+                write!(f, "unknown mount option '{option}'; `pando mount --help` lists those that there are")
+            }
+            Self::Value { option, expected } => write!(f, "mount option '{option}': {expected}"),
+            Self::Remount => {
+                f.write_str("a mounted volume cannot be remounted; unmount it and mount it again")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OptionError {}
+
+/// Words of /etc/fstab that are meant for others: mount(8), the boot scripts, the desktop.
+const NOT_FOR_US: &[&str] = &[
+    "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "group", "_netdev", "nofail",
+];
+
+impl MountSettings {
+    /// Adds a list of options separated by commas. With `sloppy`, unknown ones are passed over.
+    pub fn add(&mut self, list: &str, sloppy: bool) -> Result<(), OptionError> {
+        for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            match self.add_one(option) {
+                Err(OptionError::Unknown(_)) if sloppy => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether changes are refused.
+    pub fn is_read_only(&self) -> bool {
+        pando_fuse::mount_point::is_read_only(&self.vfs_options)
+    }
+
+    fn add_one(&mut self, option: &str) -> Result<(), OptionError> {
+        if let Some(option) = VfsOption::parse(option) {
+            self.vfs_options.push(option);
+            return Ok(());
+        }
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        match (name, value) {
+            ("allow_other", None) => self.allow_other = Some(true),
+            ("no_allow_other", None) => self.allow_other = Some(false),
+            ("default_permissions", None) => self.default_permissions = true,
+            ("no_default_permissions", None) => self.default_permissions = false,
+            ("writeback", None) => self.writeback = true,
+            ("writethrough", None) => self.writeback = false,
+            ("discard", None) => self.discard = true,
+            ("nodiscard", None) => self.discard = false,
+            ("cache", Some(value)) => {
+                let refuse = |error: size::SizeError| wrong(option, error);
+                self.cache_bytes = Some(size::parse(value).map_err(refuse)?);
+            }
+            ("checkpoint", Some(value)) => self.checkpoint_interval = Some(seconds(option, value)?),
+            ("commit", Some(value)) => self.commit_interval = Some(seconds(option, value)?),
+            ("remount", None) => return Err(OptionError::Remount),
+            ("cache" | "checkpoint" | "commit", None) => {
+                return Err(wrong(option, "it needs a value behind '='"));
+            }
+            (name, _) if NOT_FOR_US.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
+            ("comment", Some(_)) => {}
+            _ => return Err(OptionError::Unknown(option.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+fn wrong(option: &str, expected: impl ToString) -> OptionError {
+    OptionError::Value { option: option.to_owned(), expected: expected.to_string() }
+}
+
+/// A time of at least a tenth of a second, and at most a day.
+fn seconds(option: &str, value: &str) -> Result<Duration, OptionError> {
+    match value.parse::<f64>() {
+        Ok(number) if (0.1..=86_400.0).contains(&number) => Ok(Duration::from_secs_f64(number)),
+        _ => Err(wrong(option, "it takes seconds, from 0.1 to 86400")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(list: &str) -> Result<MountSettings, OptionError> {
+        let mut settings = MountSettings::default();
+        settings.add(list, false).map(|()| settings)
+    }
+
+    #[test]
+    fn a_line_of_fstab_is_understood() {
+        let settings = parsed(
+            "defaults,noatime,ro,_netdev,x-systemd.automount,nofail,cache=64M,commit=0.5,checkpoint=30",
+        );
+        let settings = settings.unwrap();
+        assert!(settings.is_read_only());
+        assert_eq!(settings.vfs_options.len(), 2);
+        assert_eq!(settings.cache_bytes, Some(64 << 20));
+        assert_eq!(settings.commit_interval, Some(Duration::from_millis(500)));
+        assert_eq!(settings.checkpoint_interval, Some(Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn later_options_win() {
+        assert!(!parsed("ro,rw").unwrap().is_read_only());
+        assert!(!parsed("discard,nodiscard").unwrap().discard);
+        assert_eq!(parsed("allow_other,no_allow_other").unwrap().allow_other, Some(false));
+        assert_eq!(parsed("").unwrap(), MountSettings::default());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        assert_eq!(parsed("rw,frobnicate"), Err(OptionError::Unknown("frobnicate".into())));
+        assert_eq!(parsed("writeback=yes"), Err(OptionError::Unknown("writeback=yes".into())));
+        assert_eq!(parsed("remount,ro"), Err(OptionError::Remount));
+        for option in ["cache=much", "cache", "commit=0", "commit=never", "checkpoint=1e9", "commit=NaN"] {
+            assert!(matches!(parsed(option), Err(OptionError::Value { .. })), "{option}");
+        }
+        let mut settings = MountSettings::default();
+        assert_eq!(settings.add("frobnicate,ro", true), Ok(()));
+        assert!(settings.is_read_only());
+    }
+}
