@@ -50,7 +50,7 @@ impl FileSystem {
         }
         let (batch, record) = edit.finish(inode.key(*epoch)?, true);
         self.store.apply(batch)?;
-        state.record = record;
+        state.set_record(record);
         Ok(state.record.attributes())
     }
 }

@@ -124,7 +124,7 @@ impl FileSystem {
         }
         let (batch, record) = edit.finish(inode.key(*epoch)?, replace);
         self.store.apply(batch)?;
-        state.record = record;
+        state.set_record(record);
         Ok(())
     }
 }

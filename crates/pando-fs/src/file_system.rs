@@ -328,7 +328,9 @@ impl Operations for FileSystem {
     }
 
     fn sync(&self) -> Result<()> {
-        self.store.engine().sync()?;
+        if !self.read_only {
+            self.store.engine().sync()?;
+        }
         Ok(())
     }
 

@@ -38,6 +38,16 @@ pub(crate) enum Place {
 /// What the state lock protects.
 pub(crate) struct State {
     pub(crate) record: Record,
+    /// Where a search for a hole began and how far it got, in blocks. A miss cuts a search off, and beginning anew each
+    /// time might never end in a file larger than memory.
+    pub(crate) hole_search: Option<(u64, u64)>,
+}
+
+impl State {
+    /// Replaces the record; the data may have changed with it.
+    pub(crate) fn set_record(&mut self, record: Record) {
+        *self = Self { record, hole_search: None };
+    }
 }
 
 /// See the module.
@@ -70,7 +80,7 @@ impl Inode {
             place: Mutex::new(place),
             path: Mutex::new(None),
             names,
-            state: locks::RwLock::new(Rank::State, number, State { record }),
+            state: locks::RwLock::new(Rank::State, number, State { record, hole_search: None }),
         })
     }
 
@@ -261,6 +271,6 @@ impl<'a> States<'a> {
     /// Replaces the record of one of the inodes locked.
     pub(crate) fn set_record(&mut self, inode: &Inode, record: Record) {
         let found = self.locked.iter_mut().find(|(number, _)| *number == inode.number);
-        found.expect("only inodes that were locked are asked for").1.record = record;
+        found.expect("only inodes that were locked are asked for").1.set_record(record);
     }
 }

@@ -3,7 +3,7 @@
 use pando_engine::{ScanLimit, Tree};
 
 use crate::file::{BLOCK, Edit, SIZE_MAX, check_regular, check_size};
-use crate::inode::States;
+use crate::inode::{State, States};
 use crate::operations::{AllocateMode, InodeNumber, Seek};
 use crate::schema::key;
 use crate::{Error, FileSystem, Result};
@@ -53,7 +53,7 @@ impl FileSystem {
         edit.touch(self.now());
         let (batch, record) = edit.finish(inode.key(*epoch)?, false);
         self.store.apply(batch)?;
-        state.record = record;
+        state.set_record(record);
         Ok(())
     }
 
@@ -61,7 +61,7 @@ impl FileSystem {
         let inode = self.inode(number)?;
         check_regular(&inode)?;
         let epoch = self.namespace.read();
-        let state = inode.read()?;
+        let mut state = inode.write()?;
         let size = state.record.size;
         if offset >= size {
             return Err(Error::NoData);
@@ -70,26 +70,48 @@ impl FileSystem {
             return Ok(if what == Seek::Data { offset } else { size });
         }
         let prefix = inode.data_prefix(*epoch, &state.record)?;
-        let end = size.div_ceil(BLOCK);
-        let mut expected = offset / BLOCK;
-        let entries = if what == Seek::Data { 1 } else { 1024 };
-        let mut range = Some(key::block_range(&prefix, expected, end));
+        match what {
+            Seek::Data => self.seek_data(&prefix, offset, size),
+            Seek::Hole => {
+                let hole = self.seek_hole(&prefix, offset / BLOCK, &mut state)?;
+                Ok(offset.max(hole * BLOCK).min(size))
+            }
+        }
+    }
+
+    fn seek_data(&self, prefix: &[u8], offset: u64, size: u64) -> Result<u64> {
+        let mut range = Some(key::block_range(prefix, offset / BLOCK, size.div_ceil(BLOCK)));
         while let Some(part) = range {
-            let scan = self.store.scan(Tree::Data, &part, ScanLimit { entries, bytes: usize::MAX })?;
-            for (data_key, _) in scan.entries {
-                let Some(block) = key::block_of(&prefix, &data_key) else { continue };
-                match what {
-                    Seek::Data => return Ok(offset.max(block * BLOCK)),
-                    Seek::Hole if block != expected => return Ok(offset.max(expected * BLOCK)),
-                    Seek::Hole => expected += 1,
-                }
+            let scan = self.store.scan(Tree::Data, &part, ScanLimit { entries: 1, bytes: 1 })?;
+            if let Some(block) =
+                scan.entries.first().and_then(|(data_key, _)| key::block_of(prefix, data_key))
+            {
+                return Ok(offset.max(block * BLOCK));
             }
             range = scan.rest;
         }
-        match what {
-            Seek::Data => Err(Error::NoData),
-            Seek::Hole => Ok(offset.max(expected * BLOCK).min(size)),
+        Err(Error::NoData)
+    }
+
+    /// The first block from `first` on that is not there.
+    fn seek_hole(&self, prefix: &[u8], first: u64, state: &mut State) -> Result<u64> {
+        let mut expected = match state.hole_search {
+            Some((began, reached)) if (began..=reached).contains(&first) => reached,
+            _ => first,
+        };
+        let mut range = Some(key::block_range(prefix, expected, state.record.size.div_ceil(BLOCK)));
+        while let Some(part) = range {
+            let scan = self.store.scan(Tree::Data, &part, ScanLimit { entries: 1024, bytes: usize::MAX })?;
+            for (data_key, _) in &scan.entries {
+                if key::block_of(prefix, data_key) != Some(expected) {
+                    return Ok(expected);
+                }
+                expected += 1;
+            }
+            state.hole_search = Some((first, expected));
+            range = scan.rest;
         }
+        Ok(expected)
     }
 
     pub(crate) fn copy_file_range(

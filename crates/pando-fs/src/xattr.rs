@@ -137,7 +137,7 @@ impl FileSystem {
         record.changed = self.now();
         batch.put(Tree::Metadata, inode.key(*epoch)?, record.encode());
         self.store.apply(batch)?;
-        state.record = record;
+        state.set_record(record);
         Ok(())
     }
 }
