@@ -36,7 +36,7 @@ check:
 
 fuzz:
 	scripts/setup build
-	fuzz/run $(FUZZ_SECONDS)
+	fuzz/run -t $(FUZZ_SECONDS)
 
 bench:
 	scripts/setup bench

@@ -52,7 +52,7 @@ struct Sources {
     architecture: String,
     rust: Vec<(PathBuf, String)>,
     crates: BTreeSet<String>,
-    /// Folders of modules, by their last name.
+    /// Folders of modules, by their last name; not those that hold tests alone.
     folders: BTreeSet<String>,
 }
 
@@ -88,15 +88,23 @@ impl Sources {
                 if name == "target" {
                     continue;
                 }
-                if folder.components().any(|part| part.as_os_str() == "src") {
-                    self.folders.insert(name);
-                }
                 self.walk(root, &path)?;
             } else if name.ends_with(".rs") {
+                self.add_folder(folder, &name);
                 self.rust.push((path, fs::read_to_string(entry.path())?));
             }
         }
         Ok(())
+    }
+
+    /// A folder below src counts when it holds a module that is not a test.
+    fn add_folder(&mut self, folder: &Path, file: &str) {
+        let inside =
+            folder.parent().is_some_and(|above| above.components().any(|part| part.as_os_str() == "src"));
+        if inside && !file.ends_with("tests.rs") {
+            let name = folder.file_name().expect("a folder below src has a name");
+            self.folders.insert(name.to_string_lossy().into_owned());
+        }
     }
 
     /// The root modules of a crate's library and program.
@@ -130,7 +138,7 @@ fn unfinished(sources: &Sources) -> Vec<String> {
 
 /// Every module says what it is for; test modules in files of their own may leave that to their names.
 fn headless_modules(sources: &Sources) -> Vec<String> {
-    let needs_head = |path: &Path| path.file_name().is_some_and(|name| name != "tests.rs");
+    let needs_head = |path: &Path| !path.to_string_lossy().ends_with("tests.rs");
     sources
         .rust
         .iter()
