@@ -1,122 +1,85 @@
-//! SKELETON: the final interface over a sorted map in memory, until the trees are there.
+//! The engine as its users see it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pando_device::Device;
-use parking_lot::RwLock;
+use pando_format::Superblock;
+use parking_lot::Mutex;
 
+use crate::stats::Stats;
+use crate::volume::Volume;
 use crate::{
-    Batch, Bound, Direction, Error, FormatOptions, KeyRange, Lsn, Miss, Operation, Options, Result, Scan, ScanLimit, Tree,
+    Batch, Direction, FormatOptions, KeyRange, Lsn, Miss, Options, Result, Scan, ScanLimit, Tree, background, recovery,
 };
 
 /// An open volume. All methods may be called from any thread.
 ///
-/// Queries never wait for the device: where something is not in memory they answer [`Error::Miss`]. Hold no lock
+/// Queries never wait for the device: where something is not in memory they answer [`crate::Error::Miss`]. Hold no lock
 /// while you [`Engine::fetch`] it, then ask again.
 pub struct Engine {
-    trees: RwLock<[BTreeMap<Bytes, Bytes>; 2]>,
-    lsn: std::sync::atomic::AtomicU64,
+    volume: Arc<Volume>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
 impl Engine {
     /// Makes an empty volume on the device; whatever was there is gone. Durable when it returns.
-    pub fn format(_device: &dyn Device, _options: &FormatOptions) -> Result<()> {
-        Ok(())
+    pub fn format(device: Arc<dyn Device>, options: &FormatOptions) -> Result<()> {
+        recovery::format(device, options)
     }
 
     /// Opens a volume and brings it to the newest state that its log proves.
-    pub fn open(_device: Arc<dyn Device>, _options: Options) -> Result<Self> {
-        Ok(Self { trees: RwLock::default(), lsn: 0.into() })
+    pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
+        let volume = recovery::open(device, options)?;
+        let threads = background::start(&volume)
+            .map_err(|error| crate::Error::Invalid { what: format!("no thread can be started: {error}") })?;
+        Ok(Self { volume, threads: Mutex::new(threads) })
     }
 
     /// Applies a batch as one record. Visible to queries when it returns, durable with the next sync.
     ///
     /// Conflicting batches (same keys) must be kept apart by the caller; others may run at the same time. May wait
-    /// for memory or log space, never with a lock of its own held; call [`Engine::make_room`] before taking locks.
+    /// for log space, never with a lock of its own held; call [`Engine::make_room`] before taking locks.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`] if the volume is full, [`crate::Error::TooLarge`], [`crate::Error::ReadOnly`]. Nothing has changed then.
     pub fn apply(&self, batch: Batch) -> Result<Lsn> {
-        let mut trees = self.trees.write();
-        for operation in batch.operations {
-            match operation {
-                Operation::Put { tree, key, value } => {
-                    trees[tree as usize].insert(key, value);
-                }
-                Operation::PutRun { tree, prefix, first, bytes } => {
-                    for (i, start) in (0..bytes.len()).step_by(4096).enumerate() {
-                        let key = [&prefix[..], &(first + i as u64).to_be_bytes()].concat();
-                        let value = bytes.slice(start..bytes.len().min(start + 4096));
-                        trees[tree as usize].insert(key.into(), value);
-                    }
-                }
-                Operation::Delete { tree, key } => {
-                    trees[tree as usize].remove(&key);
-                }
-                Operation::Change { tree, key, change } => {
-                    let tree = &mut trees[tree as usize];
-                    if let Some(value) = change.apply(tree.get(&key)) {
-                        tree.insert(key, value);
-                    }
-                }
-                Operation::DeleteRange { tree, range } => {
-                    trees[tree as usize].retain(|key, _| !range.contains(key));
-                }
-                Operation::MoveRange { tree, from, to } => {
-                    let tree = &mut trees[tree as usize];
-                    let gone = KeyRange::prefix(to.clone());
-                    tree.retain(|key, _| !gone.contains(key));
-                    let moved: Vec<_> = tree.iter().filter(|(k, _)| k.starts_with(&from)).map(|(k, v)| (k.clone(), v.clone())).collect();
-                    for (key, value) in moved {
-                        tree.remove(&key);
-                        tree.insert([&to[..], &key[from.len()..]].concat().into(), value);
-                    }
-                }
-            }
-        }
-        Ok(Lsn(self.lsn.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1))
+        self.volume.apply(batch)
     }
 
-    /// Waits until there is memory and log space for more changes. Call it with no lock held.
+    /// True if changes may come without waiting for memory, log or space.
+    pub fn has_room(&self) -> bool {
+        self.volume.has_room()
+    }
+
+    /// Waits until there is memory and log space for more changes, and what space can be released is released. Call it
+    /// with no lock held.
     pub fn make_room(&self) -> Result<()> {
-        Ok(())
+        self.volume.make_room()
     }
 
-    /// The value of a key, or [`Error::Miss`].
+    /// The value of a key, or [`crate::Error::Miss`].
     pub fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.trees.read()[tree as usize].get(key).cloned())
+        self.volume.get(tree, key)
     }
 
-    /// A piece of a range, or [`Error::Miss`]. Values are shared, not copied.
+    /// A piece of a range, or [`crate::Error::Miss`]. Values are shared, not copied.
     pub fn scan(&self, tree: Tree, range: &KeyRange, direction: Direction, limit: ScanLimit) -> Result<Scan> {
-        let trees = self.trees.read();
-        let all = trees[tree as usize].range::<Bytes, _>(range.lower.bytes.clone()..);
-        let inside = all.take_while(|(key, _)| range.upper.is_above(key)).filter(|(key, _)| range.contains(key));
-        let mut entries: Vec<_> = inside.map(|(key, value)| (key.clone(), value.clone())).collect();
-        if direction == Direction::Backward {
-            entries.reverse();
-        }
-        let mut bytes = 0;
-        let mut taken = 0;
-        while taken < entries.len() && taken < limit.entries && bytes < limit.bytes {
-            bytes += entries[taken].0.len() + entries[taken].1.len();
-            taken += 1;
-        }
-        let rest = (taken < entries.len()).then(|| {
-            let next = entries[taken].0.clone();
-            match direction {
-                Direction::Forward => KeyRange::new(Bound::before(next), range.upper.clone()),
-                // The least bound above a single key: the key with a zero byte behind it.
-                Direction::Backward => {
-                    KeyRange::new(range.lower.clone(), Bound::before([&next[..], &[0]].concat()))
-                }
-            }
-        });
-        entries.truncate(taken);
-        Ok(Scan { entries, rest })
+        self.volume.scan(tree, range, direction, limit)
     }
 
     /// Reads what a query missed. Blocks on the device.
-    pub fn fetch(&self, _miss: Miss) -> Result<()> {
+    pub fn fetch(&self, miss: Miss) -> Result<()> {
+        self.volume.stats.misses.fetch_add(1, Ordering::Relaxed);
+        self.volume.fetch(miss)?;
+        if self.volume.wants_eviction() {
+            self.volume.wake_maintenance();
+            // Reads alone can fill the cache as well.
+            if self.volume.cache.memory() > self.volume.options.cache_bytes {
+                self.volume.evict()?;
+            }
+        }
         Ok(())
     }
 
@@ -124,7 +87,7 @@ impl Engine {
     pub fn waiting<T>(&self, mut query: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match query() {
-                Err(Error::Miss(miss)) => self.fetch(miss)?,
+                Err(crate::Error::Miss(miss)) => self.fetch(miss)?,
                 other => return other,
             }
         }
@@ -132,27 +95,87 @@ impl Engine {
 
     /// Makes everything applied so far durable; returns the LSN reached.
     pub fn sync(&self) -> Result<Lsn> {
-        Ok(Lsn(self.lsn.load(std::sync::atomic::Ordering::Relaxed)))
+        self.volume.check_writable()?;
+        self.volume.stats.syncs.fetch_add(1, Ordering::Relaxed);
+        let lsn = *self.volume.sequencer.lock();
+        self.volume.log.sync_to(lsn, self.volume.binder())
     }
 
-    /// Writes a checkpoint: all nodes of the present state, then the superblock.
+    /// Writes a checkpoint: all nodes of the present state, then the superblock. Durable when it returns.
     pub fn checkpoint(&self) -> Result<()> {
+        self.volume.checkpoint(false)
+    }
+
+    /// Checkpoints and stops the background work. Later changes answer [`crate::Error::ReadOnly`].
+    pub fn close(&self) -> Result<()> {
+        self.stop();
+        if self.volume.options.read_only || self.volume.is_closed() {
+            return Ok(());
+        }
+        self.volume.check_writable()?;
+        self.volume.checkpoint(true)?;
+        self.volume.set_closed();
         Ok(())
     }
 
-    /// Checkpoints and stops the background work. Later calls answer [`Error::ReadOnly`].
-    pub fn close(&self) -> Result<()> {
-        Ok(())
+    fn stop(&self) {
+        self.volume.signals.stop();
+        for thread in self.threads.lock().drain(..) {
+            // A panic there has been reported by the runtime already.
+            let _ = thread.join();
+        }
     }
 
     /// With [`crate::Background::Manual`]: does one piece of background work; false if there is none.
     pub fn background_step(&self) -> Result<bool> {
-        Ok(false)
+        self.volume.background_step()
     }
 
     /// Bytes of the volume and what they are used for, for statfs.
     pub fn space(&self) -> Space {
-        Space { capacity: 1 << 40, free: 1 << 39, available: 1 << 39 }
+        let counters = self.volume.allocator.counters();
+        let pending = self.volume.cache.dirty_bytes().min(counters.free);
+        let free = counters.free + counters.deferred - pending;
+        Space {
+            capacity: counters.capacity,
+            free,
+            available: free.saturating_sub(self.volume.space_reserve()),
+        }
+    }
+
+    /// Counters since the volume was opened.
+    pub fn stats(&self) -> Stats {
+        let volume = &self.volume;
+        let mut stats = volume.stats.read();
+        stats.cache_bytes = volume.cache.memory() as u64;
+        stats.dirty_bytes = volume.cache.dirty_bytes();
+        stats.last_lsn = volume.log.appended_lsn().0;
+        stats.durable_lsn = volume.log.durable_lsn().0;
+        stats.log_used_bytes = volume.log.used_bytes();
+        stats.log_capacity_bytes = volume.log.capacity();
+        stats
+    }
+
+    /// The superblock of the last checkpoint: sizes, label, features.
+    pub fn superblock(&self) -> Superblock {
+        self.volume.superblock.lock().clone()
+    }
+
+    /// Why the volume takes no changes any more, if something failed.
+    pub fn failure(&self) -> Option<String> {
+        self.volume.failure()
+    }
+
+    /// What is behind the interface, for the modules of this crate that look at all of it.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+}
+
+impl Drop for Engine {
+    /// Without [`Engine::close`] the volume is left as a crash would leave it.
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

@@ -3,14 +3,20 @@
 //! Nothing here knows what an inode or a path is. See ARCHITECTURE.md for the way of an operation through it.
 #![forbid(unsafe_code)]
 
+mod apply;
+mod background;
 pub mod batch;
+mod betree;
+mod cache;
+mod checkpoint;
 pub mod engine;
 pub mod error;
-#[allow(dead_code, reason = "the trees are not there yet")]
 pub(crate) mod log;
 pub mod options;
+pub mod recovery;
 pub mod scan;
-#[allow(dead_code, reason = "the trees are not there yet")]
+pub mod stats;
+mod volume;
 pub(crate) mod space;
 
 pub use batch::Batch;
@@ -18,4 +24,5 @@ pub use engine::{Engine, Space};
 pub use error::{Error, Miss, Result};
 pub use options::{Background, Compression, FormatOptions, Options};
 pub use pando_format::{Bound, Change, FieldUpdate, KeyRange, Lsn, Operation, Side, Tree};
+pub use recovery::read_superblock;
 pub use scan::{Direction, Scan, ScanLimit};

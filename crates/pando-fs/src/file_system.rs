@@ -52,7 +52,7 @@ impl FileSystem {
         options: &FormatOptions,
         clock: &dyn Clock,
     ) -> Result<()> {
-        Engine::format(&*device, options)?;
+        Engine::format(device.clone(), options)?;
         let engine = Engine::open(device, Options { background: Background::Manual, ..Options::default() })?;
         Self::make_root(&engine, clock)?;
         engine.close()?;

@@ -38,7 +38,7 @@ pub fn options() -> Options {
 
 /// Makes an empty volume.
 pub fn format(device: &Arc<SimulatedDevice>, format: &FormatOptions) -> Result<(), Error> {
-    Engine::format(&**device, format)
+    Engine::format(device.clone(), format)
 }
 
 /// An engine on a device, and what must be in it.

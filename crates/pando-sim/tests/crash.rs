@@ -38,7 +38,7 @@ fn print_shrunk(seed: u64, plan: &Plan) {
 }
 
 #[test]
-#[ignore = "needs an engine that keeps what is written"]
+
 fn every_crash_leaves_a_prefix() {
     let plan = Plan { mix: Mix { steps: 150, ..Mix::CRASHES }, crash_recovery_every: 100, go_on_every: 50 };
     let report = check(4, &plan);

@@ -23,43 +23,43 @@ fn check(fault: fn(u64) -> Fault) {
 }
 
 #[test]
-#[ignore = "needs an engine that keeps what is written"]
+
 fn one_failed_io_loses_nothing_acknowledged() {
     check(Fault::At);
 }
 
 #[test]
-#[ignore = "needs an engine that keeps what is written"]
+
 fn a_device_that_takes_no_more_writes_loses_nothing_acknowledged() {
     check(Fault::WritesFrom);
 }
 
 #[test]
-#[ignore = "needs an engine that keeps what is written"]
+
 fn a_device_that_goes_away_loses_nothing_acknowledged() {
     check(Fault::From);
 }
 
 #[test]
-#[ignore = "needs an engine that keeps what is written"]
+
 fn a_volume_full_of_small_values_can_be_emptied() {
     full::run(Filling::SmallValues).unwrap();
 }
 
 #[test]
-#[ignore = "needs an engine that keeps what is written"]
+
 fn a_volume_full_of_one_large_run_can_be_emptied() {
     full::run(Filling::LargeRun).unwrap();
 }
 
 #[test]
-#[ignore = "needs an engine that keeps what is written"]
+
 fn a_volume_full_of_overwrites_can_be_emptied() {
     full::run(Filling::Overwrites).unwrap();
 }
 
 #[test]
-#[ignore = "needs an engine that keeps what is written"]
+
 fn a_rotten_bit_is_an_error_and_not_an_answer() {
     for seed in seeds(2) {
         let steps = generate(seed, &Mix { steps: 1000, ..Mix::QUERIES });

@@ -46,7 +46,7 @@ fn answers_are_those_of_a_sorted_map_with_larger_nodes_and_compression() {
 }
 
 #[test]
-#[ignore = "needs an engine that keeps what is written"]
+
 fn a_reopened_volume_holds_what_was_written() {
     check(&format_options(), &Mix { reopens: 20, ..Mix::QUERIES });
 }

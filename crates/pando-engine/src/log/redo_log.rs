@@ -270,6 +270,11 @@ impl RedoLog {
         self.used_with(0)
     }
 
+    /// The epoch of this opening of the volume.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Bytes of the region.
     pub fn capacity(&self) -> u64 {
         self.circle.length()

@@ -17,7 +17,7 @@ use bytes::{Bytes, BytesMut};
 use pando_device::{BLOCK_SIZE, Buffer, Device, ReadRequest};
 use pando_format::log_batch::{BATCH_HEADER_LENGTH, BatchHeader, decode_batch};
 use pando_format::log_record::{BoundPiece, LogRecord, LoggedOperation};
-use pando_format::{LogPosition, Region, VolumeId, stored_checksum};
+use pando_format::{Extent, LogPosition, Region, VolumeId, stored_checksum};
 
 use super::region::Circle;
 use crate::{Error, Lsn, Operation, Result};
@@ -120,6 +120,11 @@ impl Replay {
     /// The last record; the cut if there is none behind it.
     pub fn last(&self) -> Lsn {
         self.last
+    }
+
+    /// What the bindings of the log name: replay reads it, so it must stay in place until the next checkpoint is durable.
+    pub fn bound_extents(&self) -> Vec<Extent> {
+        self.bindings.values().flatten().map(|piece| piece.extent).collect()
     }
 
     /// Bytes of the log that are replayed.

@@ -92,6 +92,13 @@ impl BlockTable {
         self.live.read().pages.get(id).cloned()
     }
 
+    /// All nodes that wait for reclamation, and their heights.
+    pub fn pending_reclamation(&self) -> Vec<(NodeId, u8)> {
+        let live = self.live.read();
+        let entries = live.pages.entries().filter(|(_, entry)| entry.pending_reclamation);
+        entries.map(|(id, entry)| (id, entry.height)).collect()
+    }
+
     /// An id for a new node, with one reference and no place.
     pub fn insert_new(&self, tree: Tree, height: u8) -> NodeId {
         let mut live = self.live.write();
@@ -240,10 +247,7 @@ impl Version {
 
     /// All nodes, by id.
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &BlockEntry)> {
-        self.pages.0.iter().flat_map(|page| {
-            let entries = page.entries.iter().enumerate();
-            entries.filter_map(|(i, entry)| entry.as_ref().map(|entry| (page.node(i), entry)))
-        })
+        self.pages.entries()
     }
 
     pub(super) fn pages(&self) -> &Pages {
@@ -252,6 +256,13 @@ impl Version {
 }
 
 impl Pages {
+    fn entries(&self) -> impl Iterator<Item = (NodeId, &BlockEntry)> {
+        self.0.iter().flat_map(|page| {
+            let entries = page.entries.iter().enumerate();
+            entries.filter_map(|(i, entry)| entry.as_ref().map(|entry| (page.node(i), entry)))
+        })
+    }
+
     fn get(&self, id: NodeId) -> Option<&BlockEntry> {
         self.0.get(page_number(id))?.entries[slot_number(id)].as_ref()
     }

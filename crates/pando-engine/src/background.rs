@@ -1,0 +1,333 @@
+//! Work behind the scenes, as steps over a scheduler that is handed in: threads of the engine's own, or the caller's one
+//! thread in simulation.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pando_format::Tree;
+use parking_lot::{Condvar, Mutex};
+
+use crate::log::redo_log::WRITE_OUT_BYTES;
+use crate::options::Background;
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// How long a thread that waits for background work sleeps before it looks again by itself.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// Who is to be woken.
+pub(crate) struct Signals {
+    background: Background,
+    state: Mutex<State>,
+    tree: Condvar,
+    log: Condvar,
+    checkpoint: Condvar,
+    progress: Condvar,
+    /// Set when a checkpoint would give something that somebody waits for.
+    checkpoint_wanted: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    tree: bool,
+    log: bool,
+    stop: bool,
+}
+
+impl Signals {
+    pub(crate) fn new(background: Background) -> Self {
+        Self {
+            background,
+            state: Mutex::default(),
+            tree: Condvar::new(),
+            log: Condvar::new(),
+            checkpoint: Condvar::new(),
+            progress: Condvar::new(),
+            checkpoint_wanted: AtomicBool::new(false),
+        }
+    }
+
+    /// Wakes whoever waits for room.
+    pub(crate) fn progress(&self) {
+        self.progress.notify_all();
+    }
+
+    fn wake_tree(&self) {
+        if self.background == Background::Threads {
+            let mut state = self.state.lock();
+            if !state.tree {
+                state.tree = true;
+                self.tree.notify_one();
+            }
+        }
+    }
+
+    fn wake_log(&self) {
+        if self.background == Background::Threads {
+            let mut state = self.state.lock();
+            if !state.log {
+                state.log = true;
+                self.log.notify_one();
+            }
+        }
+    }
+
+    fn want_checkpoint(&self) {
+        if !self.checkpoint_wanted.swap(true, Ordering::Relaxed) && self.background == Background::Threads {
+            let _state = self.state.lock();
+            self.checkpoint.notify_one();
+        }
+    }
+
+    /// Tells the threads to end.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.tree.notify_all();
+        self.log.notify_all();
+        self.checkpoint.notify_all();
+        self.progress.notify_all();
+    }
+}
+
+impl Volume {
+    /// Says that a tree has work for its maintenance.
+    pub(crate) fn wake_maintenance(&self) {
+        self.signals.wake_tree();
+    }
+
+    /// Looks, after a change, at who has something to do now.
+    pub(crate) fn wake_workers(&self) {
+        if self.log.queued_bytes() >= WRITE_OUT_BYTES {
+            self.signals.wake_log();
+        }
+        if self.wants_eviction() || self.trees_want_maintenance() || self.cache.dirty_bytes() > self.dirty_goal() {
+            self.signals.wake_tree();
+        }
+        if self.log.used_bytes() >= self.log.capacity() / 2 || self.wants_space() {
+            self.signals.want_checkpoint();
+        }
+    }
+
+    fn trees_want_maintenance(&self) -> bool {
+        Tree::ALL.into_iter().any(|tree| self.root_load(tree) > self.shape.node_bytes)
+    }
+
+    /// Memory of the messages that wait in a root.
+    fn root_load(&self, tree: Tree) -> usize {
+        let root = self.root(tree).read();
+        let state = root.state.read();
+        match &state.body {
+            crate::betree::node::Body::Leaf(leaf) => leaf.bytes(),
+            crate::betree::node::Body::Interior(interior) => interior.buffer_bytes(),
+        }
+    }
+
+    /// True if changes may come without waiting: memory, log and space have room.
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_memory()
+            && self.log.used_bytes() <= self.log.capacity() / 4 * 3
+            && !self.wants_space()
+    }
+
+    /// True if space is short and a checkpoint would release some.
+    fn wants_space(&self) -> bool {
+        let counters = self.allocator.counters();
+        let needed = self.space_needed() + counters.capacity / 64;
+        counters.free < needed && counters.deferred > counters.capacity / 128
+    }
+
+    /// True if the cache is within its budget.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.cache.memory() <= self.options.cache_bytes
+            && Tree::ALL.into_iter().all(|tree| self.root_load(tree) <= self.shape.node_bytes * 4)
+    }
+
+    /// Asks for a checkpoint soon.
+    pub(crate) fn want_checkpoint(&self) {
+        self.signals.want_checkpoint();
+    }
+
+    /// Sleeps until some background work is done, or a moment has passed.
+    pub(crate) fn wait_for_progress(&self) {
+        let mut state = self.signals.state.lock();
+        if !state.stop {
+            self.signals.progress.wait_for(&mut state, WAIT_MAX);
+        }
+    }
+
+    /// Waits until there is room, or helps with the work that makes it. No lock may be held.
+    pub(crate) fn make_room(&self) -> Result<()> {
+        while !self.has_room() {
+            self.check_writable()?;
+            self.wake_workers();
+            match self.options.background {
+                Background::Manual => {
+                    if !self.background_step()? {
+                        return Ok(());
+                    }
+                }
+                Background::Threads => {
+                    if self.signals.state.lock().stop {
+                        return Ok(());
+                    }
+                    self.wait_for_progress();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One step of whatever is to be done; false if there is nothing.
+    pub(crate) fn background_step(&self) -> Result<bool> {
+        if self.log.queued_bytes() >= WRITE_OUT_BYTES {
+            self.log.write_out(self.binder())?;
+            return Ok(true);
+        }
+        if self.tree_step()? {
+            return Ok(true);
+        }
+        let half_full = self.log.used_bytes() >= self.log.capacity() / 2;
+        if self.signals.checkpoint_wanted.swap(false, Ordering::Relaxed) || half_full || self.wants_space() {
+            self.checkpoint(false)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// One step of maintenance, reclamation or eviction; false if there is nothing.
+    pub(crate) fn tree_step(&self) -> Result<bool> {
+        // Without room for what a flush makes dirty, only a checkpoint helps.
+        let may_flush = self.allocator.counters().free > self.space_needed();
+        if may_flush {
+            for tree in Tree::ALL {
+                if self.maintain(tree)? {
+                    return Ok(true);
+                }
+            }
+        }
+        if self.reclaim_doomed()? {
+            return Ok(true);
+        }
+        if self.options.read_only {
+            return Ok(false);
+        }
+        if self.wants_eviction() && self.evict()? {
+            return Ok(true);
+        }
+        if self.cache.dirty_bytes() > self.dirty_goal() {
+            return self.write_back_one();
+        }
+        Ok(false)
+    }
+
+    fn tree_thread(&self) {
+        loop {
+            {
+                let mut state = self.signals.state.lock();
+                if !state.tree && !state.stop {
+                    self.signals.tree.wait_for(&mut state, WAIT_MAX * 10);
+                }
+                if state.stop {
+                    return;
+                }
+                state.tree = false;
+            }
+            loop {
+                match self.tree_step() {
+                    Ok(true) => self.signals.progress(),
+                    Ok(false) => break,
+                    Err(error) => {
+                        self.background_failed("maintenance", &error);
+                        break;
+                    }
+                }
+                if self.signals.state.lock().stop {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn log_thread(&self) {
+        let mut last_sync = Instant::now();
+        loop {
+            {
+                let mut state = self.signals.state.lock();
+                if !state.log && !state.stop {
+                    self.signals.log.wait_for(&mut state, self.options.log_interval);
+                }
+                if state.stop {
+                    return;
+                }
+                state.log = false;
+            }
+            let due = last_sync.elapsed() >= self.options.log_interval;
+            let result = if due {
+                last_sync = Instant::now();
+                self.log.sync_to(self.log.appended_lsn(), self.binder()).map(|_| ())
+            } else {
+                self.log.write_out(self.binder())
+            };
+            if let Err(error) = result {
+                self.background_failed("the log", &error);
+            }
+            self.signals.progress();
+        }
+    }
+
+    fn checkpoint_thread(&self) {
+        let mut last = Instant::now();
+        let mut last_lsn = self.log.appended_lsn();
+        loop {
+            {
+                let mut state = self.signals.state.lock();
+                let left = self.options.checkpoint_interval.saturating_sub(last.elapsed());
+                if !state.stop && !self.signals.checkpoint_wanted.load(Ordering::Relaxed) {
+                    self.signals.checkpoint.wait_for(&mut state, left.max(Duration::from_millis(1)));
+                }
+                if state.stop {
+                    return;
+                }
+            }
+            let wanted = self.signals.checkpoint_wanted.swap(false, Ordering::Relaxed);
+            let due = last.elapsed() >= self.options.checkpoint_interval;
+            if !wanted && !due {
+                continue;
+            }
+            last = Instant::now();
+            let lsn = self.log.appended_lsn();
+            if wanted || lsn != last_lsn {
+                last_lsn = lsn;
+                if let Err(error) = self.checkpoint(false) {
+                    self.background_failed("a checkpoint", &error);
+                }
+            }
+        }
+    }
+
+    fn background_failed(&self, what: &str, error: &Error) {
+        if self.failure().is_none() {
+            self.poison(&format_args!("{what} failed: {error}"));
+            eprintln!("pando: {what} failed, the volume is read-only now: {error}");
+        }
+    }
+}
+
+/// Starts the threads of a volume.
+pub(crate) fn start(volume: &Arc<Volume>) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
+    let mut threads = Vec::new();
+    if volume.options.background == Background::Manual || volume.options.read_only {
+        return Ok(threads);
+    }
+    let work: [(&str, fn(&Volume)); 3] = [
+        ("pando-tree", Volume::tree_thread),
+        ("pando-log", Volume::log_thread),
+        ("pando-checkpt", Volume::checkpoint_thread),
+    ];
+    for (name, run) in work {
+        let volume = volume.clone();
+        threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&volume))?);
+    }
+    Ok(threads)
+}

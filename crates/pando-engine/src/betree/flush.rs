@@ -1,0 +1,345 @@
+//! Flush: messages move from a node's buffer to the node behind the edge.
+//!
+//! Everything here runs under the tree's maintenance token (TREE-2). A step reads what it needs from the device with no
+//! lock held, then moves the messages under the gate and the locks of parent and child: the parent's is let go as soon as
+//! the messages are out, the child's when they are in. A query holds its path's locks, so it sees them in one place.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use pando_format::{KeyRange, NodeId, Tree};
+
+use super::interior::{Child, lower};
+use super::message_buffer::MessageBuffer;
+use super::node::{Body, Node, NodeRef};
+use super::part::Part;
+use super::tree::{TreeRoot, root_above};
+use crate::volume::Volume;
+use crate::{Miss, Result};
+
+impl Volume {
+    /// Does what maintenance a tree needs most; false if it needs none or somebody else is at it.
+    pub(crate) fn maintain(&self, tree: Tree) -> Result<bool> {
+        let root = self.root(tree);
+        let Some(_token) = root.maintenance.try_lock() else { return Ok(false) };
+        let overgrown = root.overgrown.lock().pop();
+        if let Some((_, key)) = overgrown {
+            self.split_on_the_way(tree, &key)?;
+            return Ok(true);
+        }
+        if self.fit_root(tree)? {
+            return Ok(true);
+        }
+        let node = root.read().clone();
+        if root.covered.swap(false, Ordering::Relaxed) {
+            self.prune(&node, &KeyRange::all())?;
+            return Ok(true);
+        }
+        let over = match &node.state.read().body {
+            Body::Leaf(_) => false,
+            Body::Interior(interior) => interior.buffer_bytes() > self.shape.node_bytes,
+        };
+        if over {
+            self.relieve(&node, &KeyRange::all())?;
+            self.fit_root(tree)?;
+        }
+        Ok(over)
+    }
+
+    /// SP-1: on a volume that is more than half full, brings waiting range deletes down to where they free space. A
+    /// checkpoint does this before its cut, so that what it makes durable is small.
+    pub(crate) fn sink_range_deletes(&self) -> Result<()> {
+        let counters = self.allocator.counters();
+        if counters.free > counters.capacity / 2 {
+            return Ok(());
+        }
+        for tree in Tree::ALL {
+            let _token = self.root(tree).maintenance.lock();
+            let root = self.root(tree).read().clone();
+            self.sink_below(&root, &KeyRange::all())?;
+            self.fit_root(tree)?;
+        }
+        while self.reclaim_doomed()? {}
+        Ok(())
+    }
+
+    fn sink_below(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
+        if node.state.read().height == 0 {
+            return Ok(());
+        }
+        self.load_all(node)?;
+        self.prune(node, own)?;
+        loop {
+            let waiting = node.state.read().interior().children.iter().position(|child| {
+                !child.id.is_empty() && child.buffer.get().is_some_and(|buffer| !buffer.ranges().is_empty())
+            });
+            // Without room for what this makes dirty, what has been brought down must do.
+            match waiting {
+                Some(index) if self.allocator.counters().free > self.space_needed() => {
+                    self.flush_child(node, own, index)?;
+                }
+                _ => break,
+            }
+        }
+        let mut index = 0;
+        while index < node.state.read().interior().children.len() {
+            let (id, bounds) = {
+                let state = node.state.read();
+                (state.interior().children[index].id, state.interior().bounds_below(index, own)?.0)
+            };
+            if let Some(child) = self.cache.peek(id)
+                && child.state.read().height > 0
+            {
+                self.sink_below(&child, &bounds)?;
+                self.bring_in_shape(node, own, index, &child)?;
+            }
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Flushes until the messages that wait in a node are within their budget.
+    fn relieve(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
+        self.relieve_to(node, own, self.shape.node_bytes)
+    }
+
+    fn relieve_to(&self, node: &NodeRef, own: &KeyRange, budget: usize) -> Result<()> {
+        loop {
+            let heaviest = {
+                let state = node.state.read();
+                let interior = state.interior();
+                if interior.buffer_bytes() <= budget {
+                    return Ok(());
+                }
+                let weights = interior.children.iter().map(|child| child.buffer_bytes).enumerate();
+                weights.max_by_key(|(_, bytes)| *bytes).expect("INT-1: a node has an edge").0
+            };
+            self.flush_child(node, own, heaviest)?;
+        }
+    }
+
+    /// Moves the messages of one edge down and brings what is behind it back in shape (BT-6).
+    fn flush_child(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
+        self.load_all(parent)?;
+        let Some(child) = self.child_for_flush(parent, own, index)? else { return Ok(()) };
+        loop {
+            if let Some(part) = self.part_needed(parent, own, index, &child)? {
+                self.fetch(Miss { node: child.id, part: Some(part) })?;
+                continue;
+            }
+            let _gate = self.gate.read_recursive();
+            let mut above = parent.state.write();
+            let mut below = child.state.write();
+            let (bounds, prefix) = above.interior().bounds_below(index, own)?;
+            // Messages may have come since the look at what they need.
+            if missing_below(&above.interior().children[index], &below, above.interior().bounds_of(index, own), &prefix)
+                .is_some()
+            {
+                continue;
+            }
+            self.mark_dirty(parent, &mut above);
+            self.mark_dirty(&child, &mut below);
+            let edge_bounds = above.interior().bounds_of(index, own);
+            let edge = &mut above.interior_mut().children[index];
+            let buffer = std::mem::replace(&mut edge.buffer, Part::new(MessageBuffer::default()));
+            let buffer = buffer.into_value().expect("the parent was loaded, and its maintenance token is ours");
+            edge.count_buffer();
+            self.account(&mut above);
+            drop(above);
+            self.stats.flushes.fetch_add(1, Ordering::Relaxed);
+            self.stats.flushed_bytes.fetch_add(buffer.bytes() as u64, Ordering::Relaxed);
+            let messages = lower(buffer, &edge_bounds, &prefix);
+            match &mut below.body {
+                Body::Leaf(leaf) => {
+                    for (range, msn) in &messages.ranges {
+                        leaf.delete_range(range, *msn);
+                    }
+                    for (key, msn, pending) in &messages.keyed {
+                        leaf.apply(key, *msn, pending, self.shape.basement_bytes);
+                    }
+                }
+                Body::Interior(interior) => {
+                    for (range, msn) in &messages.ranges {
+                        interior.push_range(range, &bounds, *msn);
+                    }
+                    for (key, msn, pending) in messages.keyed {
+                        interior.push(key, msn, pending);
+                    }
+                }
+            }
+            self.account(&mut below);
+            drop(below);
+            if !messages.ranges.is_empty() {
+                self.prune(&child, &bounds)?;
+            }
+            break;
+        }
+        self.bring_in_shape(parent, own, index, &child)
+    }
+
+    /// Cuts off what waiting range deletes cover whole.
+    fn prune(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
+        let _gate = self.gate.read_recursive();
+        let mut state = node.state.write();
+        let height = state.height;
+        let Body::Interior(interior) = &mut state.body else { return Ok(()) };
+        // Looked for before the node is marked changed: most flushes prune nothing.
+        let pruned = interior.prune(own);
+        if !pruned.is_empty() {
+            self.stats.pruned_subtrees.fetch_add(pruned.len() as u64, Ordering::Relaxed);
+            self.doom(pruned.iter().map(|id| (*id, height - 1)));
+        }
+        self.account(&mut state);
+        Ok(())
+    }
+
+    /// After a flush: empties the child further, splits it or merges it.
+    fn bring_in_shape(&self, parent: &NodeRef, own: &KeyRange, index: usize, child: &NodeRef) -> Result<()> {
+        let is_leaf = child.state.read().height == 0;
+        if !is_leaf {
+            let bounds = parent.state.read().interior().bounds_below(index, own)?.0;
+            self.relieve(child, &bounds)?;
+        }
+        let (too_large, too_small) = {
+            let state = child.state.read();
+            match &state.body {
+                Body::Leaf(leaf) => {
+                    (leaf.bytes() > self.shape.node_bytes, leaf.bytes() < self.shape.node_bytes / 4)
+                }
+                Body::Interior(interior) => (
+                    interior.children.len() > self.shape.fanout,
+                    interior.children.len() < (self.shape.fanout / 4).max(2),
+                ),
+            }
+        };
+        if too_large {
+            self.split_child(parent, own, index)
+        } else if too_small {
+            self.merge_child(parent, own, index)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The node behind an edge, made if the edge leads to nothing; `None` if there is nothing to flush.
+    fn child_for_flush(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<Option<NodeRef>> {
+        let id = {
+            let state = parent.state.read();
+            let edge = &state.interior().children[index];
+            if edge.buffer_bytes == 0 {
+                return Ok(None);
+            }
+            edge.id
+        };
+        if !id.is_empty() {
+            return Ok(Some(self.node(id)?));
+        }
+        let _gate = self.gate.read_recursive();
+        let mut state = parent.state.write();
+        self.mark_dirty(parent, &mut state);
+        let height = state.height - 1;
+        let full = state.interior().bounds_of(index, own);
+        let born = state.interior().children[index].buffer_msn;
+        let node = if height == 0 {
+            Node::empty_leaf(full, born)
+        } else {
+            let interior =
+                super::interior::Interior { pivots: Vec::new(), children: vec![Child::new(NodeId::EMPTY, 0)] };
+            Node::new(height, Body::Interior(interior), full, born)
+        };
+        let node = self.add_node(parent.tree, node);
+        let edge = &mut state.interior_mut().children[index];
+        edge.id = node.id;
+        edge.strip = 0;
+        Ok(Some(node))
+    }
+
+    /// The part of the child that the messages of its edge need and that is not in memory.
+    fn part_needed(&self, parent: &NodeRef, own: &KeyRange, index: usize, child: &NodeRef) -> Result<Option<u32>> {
+        let above = parent.state.read();
+        let below = child.state.read();
+        below.expect_height(child, Some(above.height - 1))?;
+        let interior = above.interior();
+        let (_, prefix) = interior.bounds_below(index, own)?;
+        Ok(missing_below(&interior.children[index], &below, interior.bounds_of(index, own), &prefix))
+    }
+
+    /// Splits what is too large on the way to a key.
+    fn split_on_the_way(&self, tree: Tree, key: &Bytes) -> Result<()> {
+        self.fit_root(tree)?;
+        let mut node = self.root(tree).read().clone();
+        let mut own = KeyRange::all();
+        let mut key = key.clone();
+        loop {
+            if node.state.read().height == 0 {
+                return Ok(());
+            }
+            self.load_all(&node)?;
+            let (index, id, strip) = {
+                let state = node.state.read();
+                let interior = state.interior();
+                let index = interior.index_of(&key);
+                let edge = &interior.children[index];
+                (index, edge.id, edge.strip as usize)
+            };
+            if id.is_empty() {
+                return Ok(());
+            }
+            let child = self.node(id)?;
+            let too_large = match &child.state.read().body {
+                Body::Leaf(leaf) => leaf.bytes() > self.shape.node_bytes,
+                Body::Interior(interior) => interior.children.len() > self.shape.fanout,
+            };
+            if too_large {
+                self.split_child(&node, &own, index)?;
+                // The parent may be too large now; the way down begins again above it.
+                let full = node.state.read().interior().children.len() > self.shape.fanout;
+                if full {
+                    self.fit_root(tree)?;
+                }
+                return Ok(());
+            }
+            own = node.state.read().interior().bounds_below(index, &own)?.0;
+            key = key.slice(strip.min(key.len())..);
+            node = child;
+        }
+    }
+
+    /// Gives a tree a higher root when the old one is too large, a lower one when the old one has a single edge.
+    fn fit_root(&self, tree: Tree) -> Result<bool> {
+        let node = self.root(tree).read().clone();
+        let (too_large, single) = {
+            let state = node.state.read();
+            match &state.body {
+                Body::Leaf(leaf) => (leaf.bytes() > self.shape.node_bytes, false),
+                Body::Interior(interior) => {
+                    (interior.children.len() > self.shape.fanout, interior.children.len() == 1)
+                }
+            }
+        };
+        if too_large {
+            {
+                let _gate = self.gate.read_recursive();
+                let mut root = self.root(tree).write();
+                let state = node.state.read();
+                let above = self.add_node(tree, root_above(&node, state.height + 1, state.born));
+                drop(state);
+                TreeRoot::replace(&mut root, above);
+            }
+            let above = self.root(tree).read().clone();
+            self.split_child(&above, &KeyRange::all(), 0)?;
+        } else if single {
+            self.lower_root(tree, &node)?;
+        }
+        Ok(too_large)
+    }
+}
+
+/// The part of a node that an edge's messages need and that is not in memory. An interior node is needed whole.
+fn missing_below(edge: &Child, below: &Node, bounds: KeyRange, prefix: &[u8]) -> Option<u32> {
+    let Body::Leaf(leaf) = &below.body else { return below.missing_part() };
+    let buffer = edge.buffer.get()?;
+    let ranges: Vec<_> =
+        buffer.ranges().iter().map(|(range, _)| super::lifting::range_below(range, &bounds, prefix)).collect();
+    leaf.missing_for(&ranges, buffer.keyed().map(|(key, _, _)| &key[prefix.len()..])).map(|missing| missing.0)
+}

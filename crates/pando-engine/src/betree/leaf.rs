@@ -1,0 +1,379 @@
+//! Leaves: a list of basement nodes, each a sorted list of keys and values.
+//!
+//! * LEAF-1 the keys of a basement lie at or above its `first_key` and below the next one's. A new key below the first
+//!   basement's goes there and lowers it.
+//! * LEAF-2 keys rise strictly.
+
+use bytes::Bytes;
+use pando_format::{Bound, KeyRange, Msn, Pending};
+
+use super::lifting::{key_limits, relift_key};
+use super::part::Part;
+
+/// What an entry weighs in memory beside its bytes.
+pub(crate) const ENTRY_OVERHEAD: usize = 96;
+
+/// Part of a leaf: keys and values in order.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Basement {
+    /// Lifted keys, rising strictly (LEAF-2), and their values.
+    pub(crate) entries: Vec<(Bytes, Bytes)>,
+    /// Bytes of all keys and values.
+    pub(crate) bytes: usize,
+    /// Memory of the device buffer that the entries share since the part was read; 0 if they own theirs.
+    pub(crate) shared_bytes: usize,
+}
+
+impl Basement {
+    /// A basement of these entries.
+    pub(crate) fn new(entries: Vec<(Bytes, Bytes)>) -> Self {
+        let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+        Self { entries, bytes, shared_bytes: 0 }
+    }
+
+    /// Memory it takes, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.max(self.shared_bytes) + self.entries.len() * ENTRY_OVERHEAD
+    }
+
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&Bytes> {
+        self.position(key).ok().map(|at| &self.entries[at].1)
+    }
+
+    fn position(&self, key: &[u8]) -> Result<usize, usize> {
+        // Most messages go behind the last key (a file that grows, names made in order).
+        match self.entries.last() {
+            Some((last, _)) if &last[..] < key => Err(self.entries.len()),
+            None => Err(0),
+            _ => self.entries.binary_search_by(|(other, _)| other[..].cmp(key)),
+        }
+    }
+
+    /// Indexes of the entries inside a range.
+    pub(crate) fn positions(&self, range: &KeyRange) -> std::ops::Range<usize> {
+        let Some((first, last)) = key_limits(range) else { return 0..0 };
+        let start = self.entries.partition_point(|(key, _)| key < &first);
+        let end = last.map_or(self.entries.len(), |last| self.entries.partition_point(|(key, _)| key < &last));
+        start..end.max(start)
+    }
+
+    /// Applies one message.
+    pub(crate) fn apply(&mut self, key: &Bytes, pending: &Pending) {
+        match self.position(key) {
+            Ok(at) => {
+                let old = &self.entries[at].1;
+                self.bytes -= old.len();
+                match pending.apply(Some(old)) {
+                    Some(value) => {
+                        self.bytes += value.len();
+                        self.entries[at].1 = value;
+                    }
+                    None => {
+                        self.bytes -= key.len();
+                        self.entries.remove(at);
+                    }
+                }
+            }
+            Err(at) => {
+                if let Some(value) = pending.apply(None) {
+                    self.bytes += key.len() + value.len();
+                    self.entries.insert(at, (key.clone(), value));
+                }
+            }
+        }
+    }
+
+    /// Applies a range delete.
+    pub(crate) fn delete_range(&mut self, range: &KeyRange) {
+        let gone = self.positions(range);
+        self.bytes -= self.entries.drain(gone).map(|(key, value)| key.len() + value.len()).sum::<usize>();
+    }
+
+    /// Lets go of a device buffer that the entries keep alive although they use less than half of it.
+    pub(crate) fn unshare(&mut self) {
+        if self.shared_bytes == 0 || self.bytes * 2 > self.shared_bytes {
+            return;
+        }
+        for (key, value) in &mut self.entries {
+            *key = Bytes::copy_from_slice(key);
+            *value = Bytes::copy_from_slice(value);
+        }
+        self.shared_bytes = 0;
+    }
+}
+
+/// A basement and what is known of it without its contents.
+#[derive(Debug, Clone)]
+pub(crate) struct BasementSlot {
+    /// See LEAF-1.
+    pub(crate) first_key: Bytes,
+    /// The contents.
+    pub(crate) part: Part<Basement>,
+    /// Bytes of keys and values.
+    pub(crate) bytes: usize,
+    /// Number of entries.
+    pub(crate) entries: u32,
+    /// The highest MSN applied.
+    pub(crate) msn: Msn,
+}
+
+impl BasementSlot {
+    /// A slot for entries; there is at least one.
+    fn new(entries: Vec<(Bytes, Bytes)>, msn: Msn) -> Self {
+        let basement = Basement::new(entries);
+        Self {
+            first_key: basement.entries.first().map_or_else(Bytes::new, |(key, _)| key.clone()),
+            bytes: basement.bytes,
+            entries: basement.entries.len() as u32,
+            part: Part::new(basement),
+            msn,
+        }
+    }
+}
+
+/// The body of a node of height 0.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Leaf {
+    /// In key order; empty for a leaf without keys.
+    pub(crate) basements: Vec<BasementSlot>,
+    /// Messages since the last split that went behind the last key, and all of them.
+    at_end: u32,
+    applied: u32,
+}
+
+/// A loaded leaf's contents that a message needs are not in memory: this basement is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotLoaded(pub(crate) u32);
+
+impl Leaf {
+    /// A leaf of entries in order, cut into basements of about `basement_bytes`.
+    pub(crate) fn from_entries(entries: Vec<(Bytes, Bytes)>, basement_bytes: usize, msn: Msn) -> Self {
+        Self::of(cut(entries, basement_bytes, msn))
+    }
+
+    /// A leaf of basements in order.
+    pub(crate) fn of(basements: Vec<BasementSlot>) -> Self {
+        Self { basements, at_end: 0, applied: 0 }
+    }
+
+    /// True if almost all messages of late went behind its last key.
+    pub(crate) fn grown_at_end(&self) -> bool {
+        self.applied > 8 && self.at_end >= self.applied - self.applied / 8
+    }
+
+    /// Bytes of all keys and values.
+    pub(crate) fn bytes(&self) -> usize {
+        self.basements.iter().map(|slot| slot.bytes).sum()
+    }
+
+    /// Number of keys.
+    pub(crate) fn entries(&self) -> usize {
+        self.basements.iter().map(|slot| slot.entries as usize).sum()
+    }
+
+    /// Memory of what is loaded.
+    pub(crate) fn memory(&self) -> usize {
+        self.basements.iter().filter_map(|slot| slot.part.get()).map(|basement| basement.memory()).sum()
+    }
+
+    /// The basement that a key belongs to.
+    pub(crate) fn index_of(&self, key: &[u8]) -> usize {
+        self.basements.partition_point(|slot| &slot.first_key[..] <= key).saturating_sub(1)
+    }
+
+    /// The range of basement `index` in the leaf's coordinates; open at the leaf's ends.
+    pub(crate) fn range_of(&self, index: usize) -> KeyRange {
+        let lower = if index == 0 {
+            Bound::least()
+        } else {
+            Bound::before(self.basements[index].first_key.clone())
+        };
+        let upper = match self.basements.get(index + 1) {
+            Some(next) => Bound::before(next.first_key.clone()),
+            None => Bound::greatest(),
+        };
+        KeyRange::new(lower, upper)
+    }
+
+    /// Says which basement must be loaded before these messages can be applied.
+    pub(crate) fn missing_for<'a>(
+        &self,
+        ranges: impl IntoIterator<Item = &'a KeyRange>,
+        keys: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Option<NotLoaded> {
+        if self.basements.iter().all(|slot| slot.part.get().is_some()) {
+            return None;
+        }
+        let mut dead = vec![false; self.basements.len()];
+        for range in ranges {
+            for (index, slot) in self.basements.iter().enumerate() {
+                let own = self.range_of(index);
+                if range.covers(&own) {
+                    dead[index] = true;
+                } else if slot.part.get().is_none() && !range.intersection(&own).is_empty() {
+                    return Some(NotLoaded(index as u32));
+                }
+            }
+        }
+        for key in keys {
+            let index = self.index_of(key);
+            if self.basements[index].part.get().is_none() && !dead[index] {
+                return Some(NotLoaded(index as u32));
+            }
+        }
+        None
+    }
+
+    /// Applies a range delete. Basements that it covers whole are dropped unread.
+    pub(crate) fn delete_range(&mut self, range: &KeyRange, msn: Msn) {
+        let covered: Vec<bool> = (0..self.basements.len()).map(|index| range.covers(&self.range_of(index))).collect();
+        let touched: Vec<bool> = (0..self.basements.len())
+            .map(|index| !covered[index] && !range.intersection(&self.range_of(index)).is_empty())
+            .collect();
+        let mut index = 0;
+        self.basements.retain_mut(|slot| {
+            index += 1;
+            if covered[index - 1] {
+                return false;
+            }
+            if touched[index - 1] {
+                // Only what changes is marked changed: most fragments end in the gap between two keys.
+                let loaded = slot.part.get().expect("missing_for() was asked before");
+                if !loaded.positions(range).is_empty() {
+                    let basement = slot.part.change().expect("missing_for() was asked before");
+                    basement.delete_range(range);
+                    basement.unshare();
+                    slot.bytes = basement.bytes;
+                    slot.entries = basement.entries.len() as u32;
+                    slot.msn = slot.msn.max(msn);
+                }
+            }
+            slot.entries > 0
+        });
+    }
+
+    /// Applies one keyed message. Its basement must be loaded.
+    pub(crate) fn apply(&mut self, key: &Bytes, msn: Msn, pending: &Pending, basement_bytes: usize) {
+        if self.basements.is_empty() {
+            if let Some(value) = pending.apply(None) {
+                self.basements.push(BasementSlot::new(vec![(key.clone(), value)], msn));
+            }
+            return;
+        }
+        let index = self.index_of(key);
+        let is_last = index + 1 == self.basements.len();
+        let slot = &mut self.basements[index];
+        let basement = slot.part.change().expect("missing_for() was asked before");
+        self.applied = self.applied.saturating_add(1);
+        if is_last && basement.entries.last().is_some_and(|(last, _)| last < key) {
+            self.at_end = self.at_end.saturating_add(1);
+        }
+        basement.apply(key, pending);
+        slot.bytes = basement.bytes;
+        slot.entries = basement.entries.len() as u32;
+        slot.msn = slot.msn.max(msn);
+        if *key < slot.first_key {
+            slot.first_key = key.clone();
+        }
+        if slot.entries == 0 {
+            self.basements.remove(index);
+        } else if slot.bytes > basement_bytes * 2 || (slot.bytes > basement_bytes && grows_at_end(slot, key)) {
+            self.cut_basement(index, basement_bytes);
+        }
+    }
+
+    fn cut_basement(&mut self, index: usize, basement_bytes: usize) {
+        let slot = &mut self.basements[index];
+        let msn = slot.msn;
+        let basement = slot.part.change().expect("the basement was just changed");
+        let shared_bytes = basement.shared_bytes;
+        let entries = std::mem::take(&mut basement.entries);
+        let mut pieces = cut(entries, basement_bytes, msn);
+        if shared_bytes > 0 {
+            for piece in &mut pieces {
+                piece.part.change().expect("the piece was just made").shared_bytes = shared_bytes;
+            }
+        }
+        self.basements.splice(index..=index, pieces);
+    }
+
+    /// Takes all entries out, in order. Every basement must be loaded.
+    pub(crate) fn into_entries(self) -> Vec<(Bytes, Bytes)> {
+        let mut entries = Vec::with_capacity(self.entries());
+        for slot in self.basements {
+            entries.extend(slot.part.into_value().expect("the whole leaf was loaded before").entries);
+        }
+        entries
+    }
+
+    /// The same keys for a node that lifts more or less; every basement must be loaded.
+    pub(crate) fn relift(&mut self, prefix: &[u8], strip: &[u8]) {
+        if prefix.is_empty() && strip.is_empty() {
+            return;
+        }
+        for slot in &mut self.basements {
+            let basement = slot.part.change().expect("the whole leaf was loaded before");
+            for (key, _) in &mut basement.entries {
+                *key = relift_key(key, prefix, strip);
+            }
+            let entries = std::mem::take(&mut basement.entries);
+            let shared_bytes = basement.shared_bytes;
+            *basement = Basement::new(entries);
+            basement.shared_bytes = shared_bytes;
+            slot.first_key = basement.entries[0].0.clone();
+            slot.bytes = basement.bytes;
+        }
+    }
+
+    /// The highest MSN applied to any part.
+    pub(crate) fn newest(&self) -> Msn {
+        self.basements.iter().map(|slot| slot.msn).max().unwrap_or_default()
+    }
+
+    /// Panics if LEAF-1, LEAF-2 or a count is broken.
+    pub(crate) fn check_invariants(&self) {
+        for index in 0..self.basements.len() {
+            let slot = &self.basements[index];
+            let range = self.range_of(index);
+            assert!(!range.is_empty(), "LEAF-1: basements rise");
+            let Some(basement) = slot.part.get() else { continue };
+            assert!(!basement.entries.is_empty(), "LEAF-1: no basement is empty");
+            for window in basement.entries.windows(2) {
+                assert!(window[0].0 < window[1].0, "LEAF-2");
+            }
+            let bytes: usize = basement.entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+            assert_eq!(bytes, basement.bytes);
+            assert_eq!(bytes, slot.bytes);
+            assert_eq!(basement.entries.len(), slot.entries as usize);
+            for (key, _) in [&basement.entries[0], &basement.entries[basement.entries.len() - 1]] {
+                assert!(range.contains(key), "LEAF-1");
+            }
+        }
+    }
+}
+
+/// True if the message went to the end of its basement, as those of a growing file do: it is cut when it is full, so that
+/// sequential writes fill basements instead of leaving halves.
+fn grows_at_end(slot: &BasementSlot, key: &Bytes) -> bool {
+    slot.part.get().and_then(|basement| basement.entries.last().map(|(last, _)| last == key)).unwrap_or(false)
+}
+
+fn cut(entries: Vec<(Bytes, Bytes)>, basement_bytes: usize, msn: Msn) -> Vec<BasementSlot> {
+    let mut slots = Vec::new();
+    let mut piece = Vec::new();
+    let mut bytes = 0;
+    for (key, value) in entries {
+        let entry_bytes = key.len() + value.len();
+        if bytes > 0 && bytes + entry_bytes > basement_bytes {
+            slots.push(BasementSlot::new(std::mem::take(&mut piece), msn));
+            bytes = 0;
+        }
+        bytes += entry_bytes;
+        piece.push((key, value));
+    }
+    if !piece.is_empty() {
+        slots.push(BasementSlot::new(piece, msn));
+    }
+    slots
+}

@@ -1,0 +1,238 @@
+//! Merge: neighbours that have become small become one node, and a root with a single edge gives way to its child (BT-6).
+
+use std::sync::atomic::Ordering;
+
+use pando_format::{Bound, KeyRange, Tree};
+
+use super::interior::{Interior, lower};
+use super::leaf::Leaf;
+use super::message_buffer::MessageBuffer;
+use super::node::{Body, Node, NodeRef};
+use super::part::Part;
+use super::tree::TreeRoot;
+use crate::volume::Volume;
+use crate::Result;
+
+impl Volume {
+    /// Does away with a small node behind an edge: cuts the edge if nothing is in it, else joins it with a neighbour if both
+    /// together are no more than three quarters of a node.
+    pub(crate) fn merge_child(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
+        if self.retire_child(parent, index)? {
+            return Ok(());
+        }
+        let count = parent.state.read().interior().children.len();
+        for left in [index.checked_sub(1), (index + 1 < count).then_some(index)].into_iter().flatten() {
+            if self.may_merge(parent, left)? {
+                return self.merge_pair(parent, own, left);
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts an edge behind which there is a node without keys and messages.
+    fn retire_child(&self, parent: &NodeRef, index: usize) -> Result<bool> {
+        self.load_all(parent)?;
+        let id = parent.state.read().interior().children[index].id;
+        if id.is_empty() {
+            return Ok(false);
+        }
+        let child = self.node(id)?;
+        let _gate = self.gate.read_recursive();
+        let mut above = parent.state.write();
+        let mut below = child.state.write();
+        let nothing = match &below.body {
+            Body::Leaf(leaf) => leaf.basements.is_empty(),
+            Body::Interior(interior) => interior.children.iter().all(super::interior::Child::is_nothing),
+        };
+        if !nothing || above.missing_part().is_some() {
+            return Ok(false);
+        }
+        self.mark_dirty(parent, &mut above);
+        let interior = above.interior_mut();
+        interior.children[index].cut_off();
+        interior.join_empty();
+        self.account(&mut above);
+        self.drop_node(&child, &mut below);
+        Ok(true)
+    }
+
+    /// True if the nodes behind an edge and the next one fit into one, as far as that can be told without reading.
+    fn may_merge(&self, parent: &NodeRef, left: usize) -> Result<bool> {
+        let ids = {
+            let state = parent.state.read();
+            let children = &state.interior().children;
+            [&children[left], &children[left + 1]].map(|edge| edge.xf.is_none().then_some(edge.id))
+        };
+        let (mut bytes, mut edges) = (0, 0);
+        for id in ids {
+            let Some(id) = id.filter(|id| !id.is_empty()) else { return Ok(false) };
+            let Some(node) = self.cache.peek(id) else {
+                // Not in memory: its length on the device says enough, and a large one is not read for this.
+                bytes += self.stored_length(id);
+                continue;
+            };
+            let state = node.state.read();
+            match &state.body {
+                Body::Leaf(leaf) => bytes += leaf.bytes(),
+                Body::Interior(interior) => {
+                    bytes += interior.buffer_bytes();
+                    edges += interior.children.len();
+                }
+            }
+        }
+        Ok(bytes <= self.shape.node_bytes / 4 * 3 && edges <= self.shape.fanout / 4 * 3)
+    }
+
+    /// Joins the nodes behind an edge and the next one.
+    fn merge_pair(&self, parent: &NodeRef, own: &KeyRange, left: usize) -> Result<()> {
+        let ids = {
+            let state = parent.state.read();
+            let children = &state.interior().children;
+            [children[left].id, children[left + 1].id]
+        };
+        let (first, second) = (self.node(ids[0])?, self.node(ids[1])?);
+        loop {
+            for node in [parent, &first, &second] {
+                self.load_all(node)?;
+            }
+            let _gate = self.gate.read_recursive();
+            let mut above = parent.state.write();
+            let mut a = first.state.write();
+            let mut b = second.state.write();
+            if [&*above, &*a, &*b].iter().any(|state| state.missing_part().is_some()) {
+                continue;
+            }
+            let interior = above.interior();
+            let (_, prefix_a) = interior.bounds_below(left, own)?;
+            let (_, prefix_b) = interior.bounds_below(left + 1, own)?;
+            let bounds = KeyRange::new(
+                interior.bounds_of(left, own).lower,
+                interior.bounds_of(left + 1, own).upper,
+            );
+            for node in [&first, &second] {
+                let state = if node.id == first.id { &*a } else { &*b };
+                state.expect_height(node, Some(above.height - 1))?;
+            }
+            let strip = bounds.common_prefix().min(prefix_a.len()).min(prefix_b.len());
+            self.mark_dirty(parent, &mut above);
+            self.mark_dirty(&first, &mut a);
+            self.mark_dirty(&second, &mut b);
+            let border = above.interior().pivots[left].clone();
+            let joined = join(
+                relifted(&mut a, &prefix_a[strip..]),
+                relifted(&mut b, &prefix_b[strip..]),
+                border.strip(&prefix_a[..strip]),
+            );
+            a.body = joined;
+            a.key_range.upper = b.key_range.upper.clone();
+            self.drop_node(&second, &mut b);
+            let interior = above.interior_mut();
+            let right = interior.children.remove(left + 1);
+            interior.pivots.remove(left);
+            let edge = &mut interior.children[left];
+            edge.strip = strip as u32;
+            let messages = right.buffer.into_value().expect("the parent is loaded");
+            edge.buffer.change().expect("the parent is loaded").append(messages, &border);
+            edge.count_buffer();
+            self.account(&mut above);
+            self.account(&mut a);
+            self.stats.merges.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+    }
+
+    /// Makes the only child of a root the root.
+    pub(crate) fn lower_root(&self, tree: Tree, root: &NodeRef) -> Result<()> {
+        let own = KeyRange::all();
+        let id = root.state.read().interior().children[0].id;
+        let child = if id.is_empty() { None } else { Some(self.node(id)?) };
+        if let Some(child) = &child {
+            self.load_all(child)?;
+        }
+        let _gate = self.gate.read_recursive();
+        let mut slot = self.root(tree).write();
+        let mut above = root.state.write();
+        if above.missing_part().is_some() {
+            return Ok(());
+        }
+        let Some(child) = child else {
+            // Nothing below: the messages that wait are all there is.
+            let edge = &above.interior().children[0];
+            let born = edge.buffer_msn;
+            let mut leaf = Leaf::default();
+            for (key, msn, pending) in edge.buffer.get().expect("the root is loaded").keyed() {
+                leaf.apply(key, msn, pending, self.shape.basement_bytes);
+            }
+            let mut node = Node::empty_leaf(own, born);
+            node.body = Body::Leaf(leaf);
+            TreeRoot::replace(&mut slot, self.add_node(tree, node));
+            self.drop_node(root, &mut above);
+            return Ok(());
+        };
+        let mut below = child.state.write();
+        if below.missing_part().is_some() {
+            return Ok(());
+        }
+        let (bounds, prefix) = above.interior().bounds_below(0, &own)?;
+        below.expect_height(&child, Some(above.height - 1))?;
+        self.mark_dirty(root, &mut above);
+        self.mark_dirty(&child, &mut below);
+        let edge = &mut above.interior_mut().children[0];
+        let buffer = std::mem::replace(&mut edge.buffer, Part::new(MessageBuffer::default()));
+        let messages = lower(buffer.into_value().expect("the root is loaded"), &own, &prefix);
+        match &mut below.body {
+            Body::Leaf(leaf) => {
+                messages.ranges.iter().for_each(|(range, msn)| leaf.delete_range(range, *msn));
+                for (key, msn, pending) in &messages.keyed {
+                    leaf.apply(key, *msn, pending, self.shape.basement_bytes);
+                }
+            }
+            Body::Interior(interior) => {
+                for (range, msn) in &messages.ranges {
+                    interior.push_range(range, &bounds, *msn);
+                }
+                for (key, msn, pending) in messages.keyed {
+                    interior.push(key, msn, pending);
+                }
+            }
+        }
+        below.body = relifted(&mut below, &prefix);
+        below.key_range = own;
+        self.account(&mut below);
+        self.drop_node(root, &mut above);
+        drop(below);
+        TreeRoot::replace(&mut slot, child);
+        Ok(())
+    }
+}
+
+/// Takes a node's body out, for keys that have `prefix` in front again. The node is loaded.
+fn relifted(node: &mut Node, prefix: &[u8]) -> Body {
+    let mut body = std::mem::replace(&mut node.body, Body::Leaf(Leaf::default()));
+    match &mut body {
+        Body::Leaf(leaf) => leaf.relift(prefix, &[]),
+        Body::Interior(interior) => interior.relift(prefix, &[]),
+    }
+    body
+}
+
+fn join(left: Body, mut right: Body, border: Bound) -> Body {
+    right.leave_image();
+    match (left, right) {
+        (Body::Leaf(left), Body::Leaf(right)) => {
+            let mut basements = left.basements;
+            basements.extend(right.basements);
+
+            Body::Leaf(Leaf::of(basements))
+        }
+        (Body::Interior(mut left), Body::Interior(right)) => {
+            left.pivots.push(border);
+            left.pivots.extend(right.pivots);
+            left.children.extend(right.children);
+            let mut joined = Interior { pivots: left.pivots, children: left.children };
+            joined.join_empty();
+            Body::Interior(joined)
+        }
+        _ => unreachable!("BT-3: neighbours have the same height, checked before"),
+    }
+}

@@ -1,0 +1,14 @@
+//! The lifted Be-tree: messages, nodes, flush, split and merge, queries, range operations.
+
+pub(crate) mod flush;
+pub(crate) mod interior;
+pub(crate) mod leaf;
+pub(crate) mod lifting;
+pub(crate) mod merge;
+pub(crate) mod message_buffer;
+pub(crate) mod node;
+pub(crate) mod part;
+pub(crate) mod query;
+pub(crate) mod scan;
+pub(crate) mod split;
+pub(crate) mod tree;

@@ -1,0 +1,222 @@
+//! A node in memory.
+//!
+//! A node is a vector of reference-counted parts. Taking its [`Image`] copies pointers; what changes afterwards is copied
+//! part by part. That is how a checkpoint writes the state of its cut while operations go on:
+//!
+//! * NODE-1 `dirty` is the interval in which the node changed first since its image was last taken.
+//! * NODE-2 a node that is dirty since before the cut gives up its image (`frozen`) before the first change after the cut.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use pando_device::BLOCK_SIZE;
+use pando_format::block_table::BlockEntry;
+use pando_format::{KeyRange, Msn, NodeId, Tree};
+use parking_lot::RwLock;
+
+use super::interior::Interior;
+use super::leaf::Leaf;
+use crate::{Error, Result};
+
+/// A node that the cache knows.
+#[derive(Debug)]
+pub(crate) struct CachedNode {
+    /// Its name in the block table.
+    pub(crate) id: NodeId,
+    /// The tree it belongs to.
+    pub(crate) tree: Tree,
+    /// Set when somebody looks at it, cleared by the clock hand of the eviction.
+    pub(crate) used: AtomicBool,
+    /// True for a root (TREE-1): it stays in memory.
+    pub(crate) pinned: AtomicBool,
+    /// The contents. Lock order: parent before child; the gate before any node.
+    pub(crate) state: RwLock<Node>,
+}
+
+/// How the rest of the engine holds a node.
+pub(crate) type NodeRef = Arc<CachedNode>;
+
+/// What a node holds.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// 0 for a leaf.
+    pub(crate) height: u8,
+    /// Basement nodes, or edges with their buffers.
+    pub(crate) body: Body,
+    /// The full keys it held when it was made, for salvage.
+    pub(crate) key_range: KeyRange,
+    /// The MSN when it was made.
+    pub(crate) born: Msn,
+    /// Where its stored parts lie; `None` before it is first written.
+    pub(crate) place: Option<BlockEntry>,
+    /// See NODE-1.
+    pub(crate) dirty: Option<u64>,
+    /// See NODE-2.
+    pub(crate) frozen: Option<Box<Image>>,
+    /// True from the moment its image is taken until the write is done.
+    pub(crate) writing: bool,
+    /// Memory that the cache has counted for it.
+    pub(crate) counted: usize,
+    /// Bytes of dirty nodes on the device that the cache has counted for it.
+    pub(crate) counted_dirty: usize,
+    /// True once no tree leads to it any more.
+    pub(crate) dropped: bool,
+}
+
+/// Leaf or interior.
+#[derive(Debug, Clone)]
+pub(crate) enum Body {
+    /// Height 0.
+    Leaf(Leaf),
+    /// Height 1 and more.
+    Interior(Interior),
+}
+
+/// A node's contents at one instant, to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    pub(crate) id: NodeId,
+    pub(crate) tree: Tree,
+    pub(crate) height: u8,
+    pub(crate) body: Body,
+    pub(crate) key_range: KeyRange,
+    pub(crate) born: Msn,
+    /// Where parts lie that are not in memory.
+    pub(crate) place: Option<BlockEntry>,
+}
+
+impl CachedNode {
+    /// A node with new contents.
+    pub(crate) fn new(id: NodeId, tree: Tree, node: Node) -> NodeRef {
+        Arc::new(Self { id, tree, used: AtomicBool::new(true), pinned: AtomicBool::new(false), state: RwLock::new(node) })
+    }
+}
+
+impl Node {
+    /// A node that is not on the device yet.
+    pub(crate) fn new(height: u8, body: Body, key_range: KeyRange, born: Msn) -> Self {
+        Self {
+            height,
+            body,
+            key_range,
+            born,
+            place: None,
+            dirty: None,
+            frozen: None,
+            writing: false,
+            counted: 0,
+            counted_dirty: 0,
+            dropped: false,
+        }
+    }
+
+    /// An empty leaf.
+    pub(crate) fn empty_leaf(key_range: KeyRange, born: Msn) -> Self {
+        Self::new(0, Body::Leaf(Leaf::default()), key_range, born)
+    }
+
+    /// The contents as they are now.
+    pub(crate) fn image(&self, id: NodeId, tree: Tree) -> Image {
+        Image {
+            id,
+            tree,
+            height: self.height,
+            body: self.body.clone(),
+            key_range: self.key_range.clone(),
+            born: self.born,
+            place: self.place.clone(),
+        }
+    }
+
+    /// BT-3: a node has the height that the way to it says. Damage can break that, so it is an error and no assertion.
+    pub(crate) fn expect_height(&self, node: &CachedNode, height: Option<u8>) -> Result<()> {
+        match height {
+            Some(height) if height != self.height => {
+                let what = format!("its height is {}, but the edge to it says {height}", self.height);
+                Err(Error::damaged_node(Some(node.tree), node.id, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The leaf inside; the caller knows the height.
+    pub(crate) fn leaf(&self) -> &Leaf {
+        match &self.body {
+            Body::Leaf(leaf) => leaf,
+            Body::Interior(_) => unreachable!("BT-3: a node of height {} is no leaf", self.height),
+        }
+    }
+
+    /// The leaf inside, for a change.
+    pub(crate) fn leaf_mut(&mut self) -> &mut Leaf {
+        match &mut self.body {
+            Body::Leaf(leaf) => leaf,
+            Body::Interior(_) => unreachable!("BT-3: a node of height {} is no leaf", self.height),
+        }
+    }
+
+    /// The interior inside; the caller knows the height.
+    pub(crate) fn interior(&self) -> &Interior {
+        match &self.body {
+            Body::Interior(interior) => interior,
+            Body::Leaf(_) => unreachable!("BT-3: a node of height 0 is a leaf"),
+        }
+    }
+
+    /// The interior inside, for a change.
+    pub(crate) fn interior_mut(&mut self) -> &mut Interior {
+        match &mut self.body {
+            Body::Interior(interior) => interior,
+            Body::Leaf(_) => unreachable!("BT-3: a node of height 0 is a leaf"),
+        }
+    }
+
+    /// Memory it takes.
+    pub(crate) fn memory(&self) -> usize {
+        let body = match &self.body {
+            Body::Leaf(leaf) => leaf.memory() + leaf.basements.len() * 160,
+            Body::Interior(interior) => interior.memory(),
+        };
+        body + 512
+    }
+
+    /// Bytes that writing it takes on the device, at most, without compression.
+    pub(crate) fn write_estimate(&self) -> usize {
+        let (bytes, parts) = match &self.body {
+            // A few bytes an entry, and each part is padded to a block twice (packed front, blocks behind it).
+            Body::Leaf(leaf) => (leaf.bytes() + leaf.entries() * 8, leaf.basements.len()),
+            Body::Interior(interior) => (interior.buffer_bytes(), interior.children.len()),
+        };
+        bytes + parts * (2 * BLOCK_SIZE + 128) + 2 * BLOCK_SIZE
+    }
+
+    /// The index of a part that is not in memory, if there is one.
+    pub(crate) fn missing_part(&self) -> Option<u32> {
+        let index = match &self.body {
+            Body::Leaf(leaf) => leaf.basements.iter().position(|slot| slot.part.get().is_none()),
+            Body::Interior(interior) => interior.children.iter().position(|child| child.buffer.get().is_none()),
+        };
+        index.map(|index| index as u32)
+    }
+
+}
+
+impl Body {
+    /// Forgets where the parts lie, because they go to another node; all are in memory.
+    pub(crate) fn leave_image(&mut self) {
+        match self {
+            Self::Leaf(leaf) => leaf.basements.iter_mut().for_each(|slot| slot.part.leave_image()),
+            Self::Interior(interior) => interior.children.iter_mut().for_each(|child| child.buffer.leave_image()),
+        }
+    }
+}
+
+impl Image {
+    /// The highest MSN in it.
+    pub(crate) fn newest(&self) -> Msn {
+        match &self.body {
+            Body::Leaf(leaf) => leaf.newest(),
+            Body::Interior(interior) => interior.newest(),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Point queries: from the root down, as far as the answer needs.
+//!
+//! The lock of every node on the path is held, shared, until the answer is there, so a flush cannot carry a message past
+//! the query. Messages are applied to the answer, never to the tree.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use pando_format::{Pending, Tree};
+
+use super::node::{Body, CachedNode};
+use crate::volume::Volume;
+use crate::{Error, Miss, Result};
+
+impl Volume {
+    /// The value of a key, or [`Error::Miss`].
+    pub(crate) fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>> {
+        self.stats.gets.fetch_add(1, Ordering::Relaxed);
+        let root = self.root(tree).read();
+        self.get_in(&root, key, None)
+    }
+
+    fn get_in(&self, node: &CachedNode, key: &[u8], height: Option<u8>) -> Result<Option<Bytes>> {
+        let state = node.state.read();
+        state.expect_height(node, height)?;
+        let interior = match &state.body {
+            Body::Leaf(leaf) => {
+                if leaf.basements.is_empty() {
+                    return Ok(None);
+                }
+                let index = leaf.index_of(key);
+                let Some(basement) = leaf.basements[index].part.get() else {
+                    return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
+                };
+                return Ok(basement.get(key).cloned());
+            }
+            Body::Interior(interior) => interior,
+        };
+        let index = interior.index_of(key);
+        let child = &interior.children[index];
+        let Some(buffer) = child.buffer.get() else {
+            return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
+        };
+        let pending = buffer.pending(key);
+        if let Some(pending @ (Pending::Put(_) | Pending::Delete)) = pending {
+            return Ok(pending.apply(None));
+        }
+        let below = if child.id.is_empty() || buffer.deletes(key) {
+            None
+        } else {
+            let Some(lowered) = key.get(child.strip as usize..) else {
+                return Err(Error::damaged_node(Some(node.tree), node.id, "an edge lifts more than its keys hold"));
+            };
+            self.get_in(&*self.cached(child.id)?, lowered, Some(state.height - 1))?
+        };
+        Ok(match pending {
+            Some(pending) => pending.apply(below.as_ref()),
+            None => below,
+        })
+    }
+}

@@ -1,0 +1,201 @@
+//! Range queries: a piece of the tree at a time, in either direction.
+//!
+//! A piece is what one basement node covers. A scan descends from the root for each piece, with the path's locks
+//! shared until the piece is done, and merges the basement with the messages above it that lie inside. It keeps
+//! nothing between pieces but a key, so whatever happens to the tree between two pieces cannot confuse it.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use pando_format::{Bound, KeyRange, Pending, Tree};
+
+use super::lifting::edge_prefix;
+use super::message_buffer::MessageBuffer;
+use super::node::{Body, CachedNode};
+use crate::volume::Volume;
+use crate::{Direction, Error, Miss, Result, Scan, ScanLimit};
+
+/// A buffer on the path from the root, and how many bytes of the full keys its node does not see.
+struct Level<'a> {
+    buffer: &'a MessageBuffer,
+    lifted: usize,
+    above: Option<&'a Level<'a>>,
+}
+
+/// A node on the path, as a scan sees it.
+struct Place<'a> {
+    /// What all full keys in the node begin with.
+    prefix: Bytes,
+    /// The node's bounds as full keys.
+    bounds: KeyRange,
+    height: Option<u8>,
+    above: Option<&'a Level<'a>>,
+}
+
+/// What has been collected, and when to stop.
+struct Collector {
+    direction: Direction,
+    limit: ScanLimit,
+    entries: Vec<(Bytes, Bytes)>,
+    bytes: usize,
+}
+
+impl Collector {
+    fn is_full(&self) -> bool {
+        self.entries.len() >= self.limit.entries || self.bytes >= self.limit.bytes
+    }
+}
+
+impl Volume {
+    /// A piece of a range, at least one entry if there is any, or [`Error::Miss`].
+    pub(crate) fn scan(&self, tree: Tree, range: &KeyRange, direction: Direction, limit: ScanLimit) -> Result<Scan> {
+        self.stats.scans.fetch_add(1, Ordering::Relaxed);
+        let mut out = Collector { direction, limit, entries: Vec::new(), bytes: 0 };
+        let mut rest = range.clone();
+        while !rest.is_empty() && !out.is_full() {
+            let place = Place { prefix: Bytes::new(), bounds: KeyRange::all(), height: None, above: None };
+            let root = self.root(tree).read();
+            match self.scan_in(&root, &place, &rest, &mut out) {
+                Ok(done) => match direction {
+                    Direction::Forward => rest.lower = done,
+                    Direction::Backward => rest.upper = done,
+                },
+                // What has been found already is an answer; the rest will miss again.
+                Err(Error::Miss(_)) if !out.entries.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let rest = (!rest.is_empty()).then_some(rest);
+        Ok(Scan { entries: out.entries, rest })
+    }
+
+    /// Collects one piece at the near end of `range`; returns how far it got.
+    fn scan_in(&self, node: &CachedNode, place: &Place<'_>, range: &KeyRange, out: &mut Collector) -> Result<Bound> {
+        let state = node.state.read();
+        state.expect_height(node, place.height)?;
+        let (lower, upper) = (range.lower.strip(&place.prefix), range.upper.strip(&place.prefix));
+        let forward = out.direction == Direction::Forward;
+        let interior = match &state.body {
+            Body::Leaf(leaf) => {
+                if leaf.basements.is_empty() {
+                    return Ok(merge(&[], place, &place.bounds.intersection(range), out));
+                }
+                let index = if forward {
+                    leaf.basements.partition_point(|slot| Bound::before(slot.first_key.clone()) <= lower)
+                } else {
+                    leaf.basements.partition_point(|slot| Bound::before(slot.first_key.clone()) < upper)
+                };
+                let index = index.saturating_sub(1);
+                let Some(basement) = leaf.basements[index].part.get() else {
+                    return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
+                };
+                let mut piece = place.bounds.intersection(range);
+                if index > 0 {
+                    let first = Bound::before(leaf.basements[index].first_key.clone()).prepend(&place.prefix);
+                    piece.lower = piece.lower.max(first);
+                }
+                if let Some(next) = leaf.basements.get(index + 1) {
+                    piece.upper = piece.upper.min(Bound::before(next.first_key.clone()).prepend(&place.prefix));
+                }
+                let local = KeyRange::new(piece.lower.strip(&place.prefix), piece.upper.strip(&place.prefix));
+                let entries = &basement.entries[basement.positions(&local)];
+                return Ok(merge(entries, place, &piece, out));
+            }
+            Body::Interior(interior) => interior,
+        };
+        let index = if forward { interior.index_above(&lower) } else { interior.index_below(&upper) };
+        let child = &interior.children[index];
+        let Some(buffer) = child.buffer.get() else {
+            return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
+        };
+        let mut bounds = place.bounds.clone();
+        if index > 0 {
+            bounds.lower = interior.pivots[index - 1].prepend(&place.prefix);
+        }
+        if let Some(pivot) = interior.pivots.get(index) {
+            bounds.upper = pivot.prepend(&place.prefix);
+        }
+        let level = Level { buffer, lifted: place.prefix.len(), above: place.above };
+        let lifted = if child.id.is_empty() { 0 } else { child.strip as usize };
+        let Some(prefix) = edge_prefix(&bounds, place.prefix.len() + lifted) else {
+            return Err(Error::damaged_node(Some(node.tree), node.id, "an edge lifts more than its keys share"));
+        };
+        let below = Place { prefix, bounds, height: Some(state.height.wrapping_sub(1)), above: Some(&level) };
+        if child.id.is_empty() {
+            return Ok(merge(&[], &below, &below.bounds.intersection(range), out));
+        }
+        self.scan_in(&*self.cached(child.id)?, &below, range, out)
+    }
+}
+
+/// The messages of one level inside the piece, nearest first.
+struct Overlay<'a> {
+    level: &'a Level<'a>,
+    keyed: std::iter::Peekable<std::vec::IntoIter<(&'a Bytes, &'a Pending)>>,
+    deletes: bool,
+}
+
+/// Merges a basement's entries with the messages above; returns how far it got.
+fn merge(entries: &[(Bytes, Bytes)], place: &Place<'_>, piece: &KeyRange, out: &mut Collector) -> Bound {
+    let forward = out.direction == Direction::Forward;
+    let prefix = &place.prefix;
+    let mut overlays = Vec::new();
+    let mut above = place.above;
+    while let Some(level) = above {
+        let seen = &prefix[..level.lifted];
+        let local = KeyRange::new(piece.lower.strip(seen), piece.upper.strip(seen));
+        let deletes = level.buffer.ranges_in(&local).next().is_some();
+        let mut keyed: Vec<_> = level.buffer.keyed_in(&local).collect();
+        if deletes || !keyed.is_empty() {
+            if !forward {
+                keyed.reverse();
+            }
+            overlays.push(Overlay { level, keyed: keyed.into_iter().peekable(), deletes });
+        }
+        above = level.above;
+    }
+    let mut base: Box<dyn Iterator<Item = &(Bytes, Bytes)>> =
+        if forward { Box::new(entries.iter()) } else { Box::new(entries.iter().rev()) };
+    let mut head = base.next();
+    loop {
+        // The nearest key of all sources, as the leaf sees it.
+        let mut nearest: Option<&[u8]> = head.map(|(key, _)| &key[..]);
+        for overlay in &mut overlays {
+            let skip = prefix.len() - overlay.level.lifted;
+            if let Some(&(key, _)) = overlay.keyed.peek() {
+                let key = &key[skip..];
+                if nearest.is_none_or(|near| if forward { key < near } else { key > near }) {
+                    nearest = Some(key);
+                }
+            }
+        }
+        let Some(nearest) = nearest else {
+            return if forward { piece.upper.clone() } else { piece.lower.clone() };
+        };
+        let full: Bytes = [&prefix[..], nearest].concat().into();
+        let mut value = None;
+        if let Some((key, old)) = head
+            && key[..] == full[prefix.len()..]
+        {
+            value = Some(old.clone());
+            head = base.next();
+        }
+        // Collected from the leaf upwards: the lowest level is the oldest.
+        for overlay in &mut overlays {
+            let seen = &full[overlay.level.lifted..];
+            if overlay.deletes && value.is_some() && overlay.level.buffer.deletes(seen) {
+                value = None;
+            }
+            if overlay.keyed.peek().is_some_and(|(key, _)| key[..] == *seen) {
+                let (_, pending) = overlay.keyed.next().expect("it was just peeked at");
+                value = pending.apply(value.as_ref());
+            }
+        }
+        let Some(value) = value else { continue };
+        out.bytes += full.len() + value.len();
+        out.entries.push((full.clone(), value));
+        if out.is_full() {
+            return if forward { Bound::before([&full[..], &[0]].concat()) } else { Bound::before(full) };
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The root of a tree, and how messages come in.
+//!
+//! * TREE-1 the root node is always in memory with all its parts, so a message never waits for the device.
+//! * TREE-2 only the holder of `maintenance` changes which nodes there are (flush, split, merge, growth). Everybody else
+//!   changes messages and values only. It is a token, taken if free; only a checkpoint waits for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use pando_format::operation::BLOCK_VALUE_LENGTH;
+use pando_format::{KeyRange, Msn, NodeId, Pending, Tree};
+use parking_lot::{Mutex, RwLock};
+
+use super::interior::{Child, Interior};
+use super::node::{Body, Node, NodeRef};
+use crate::volume::Volume;
+
+/// One of the two indexes of a volume.
+pub(crate) struct TreeRoot {
+    root: RwLock<NodeRef>,
+    /// See TREE-2.
+    pub(crate) maintenance: Mutex<()>,
+    /// Leaves that have grown too large on the straight path and wait to be split, and a key of each.
+    pub(crate) overgrown: Mutex<Vec<(NodeId, Bytes)>>,
+    /// Set when a range delete in the root covers a whole subtree, which maintenance then cuts off.
+    pub(crate) covered: AtomicBool,
+}
+
+impl TreeRoot {
+    /// A tree with this root.
+    pub(crate) fn new(root: NodeRef) -> Self {
+        Self { root: RwLock::new(root), maintenance: Mutex::new(()), overgrown: Mutex::default(), covered: AtomicBool::new(false) }
+    }
+
+    /// The root, kept in place as long as the guard lives. Lock order: before every node.
+    pub(crate) fn read(&self) -> parking_lot::RwLockReadGuard<'_, NodeRef> {
+        self.root.read_recursive()
+    }
+
+    /// Keeps the root in place for the holder of the maintenance token, who will replace it.
+    pub(crate) fn write(&self) -> parking_lot::RwLockWriteGuard<'_, NodeRef> {
+        self.root.write()
+    }
+
+    /// Makes a node the root. All its parts are in memory, and stay there (TREE-1).
+    pub(crate) fn replace(slot: &mut NodeRef, node: NodeRef) {
+        node.pinned.store(true, Ordering::Relaxed);
+        slot.pinned.store(false, Ordering::Relaxed);
+        *slot = node;
+    }
+}
+
+impl Volume {
+    /// Brings a message for one key into a tree. The caller holds the sequencer, so messages come in MSN order.
+    pub(crate) fn inject(&self, tree: Tree, key: Bytes, msn: Msn, pending: Pending) {
+        let root = self.root(tree).read();
+        self.stats.messages.fetch_add(1, Ordering::Relaxed);
+        if self.inject_straight(tree, &root, &key, msn, &pending) {
+            self.stats.straight_messages.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut state = root.state.write();
+        self.mark_dirty(&root, &mut state);
+        match &mut state.body {
+            Body::Leaf(leaf) => leaf.apply(&key, msn, &pending, self.shape.basement_bytes),
+            Body::Interior(interior) => interior.push(key, msn, pending),
+        }
+        self.account(&mut state);
+    }
+
+    /// Brings consecutive blocks into a tree as puts.
+    pub(crate) fn inject_run(&self, tree: Tree, prefix: &[u8], first: u64, bytes: &Bytes, msn: Msn) {
+        let blocks = bytes.len().div_ceil(BLOCK_VALUE_LENGTH);
+        // One allocation holds the keys of the whole run.
+        let key_length = prefix.len() + 8;
+        let mut keys = Vec::with_capacity(key_length * blocks);
+        for block in 0..blocks as u64 {
+            keys.extend_from_slice(prefix);
+            keys.extend_from_slice(&(first + block).to_be_bytes());
+        }
+        let keys = Bytes::from(keys);
+        for block in 0..blocks {
+            let key = keys.slice(block * key_length..(block + 1) * key_length);
+            let start = block * BLOCK_VALUE_LENGTH;
+            let value = bytes.slice(start..bytes.len().min(start + BLOCK_VALUE_LENGTH));
+            self.inject(tree, key, msn, Pending::Put(value));
+        }
+    }
+
+    /// Brings a range delete into a tree.
+    pub(crate) fn inject_range(&self, tree: Tree, range: &KeyRange, msn: Msn) {
+        if range.is_empty() {
+            return;
+        }
+        self.stats.messages.fetch_add(1, Ordering::Relaxed);
+        let root = self.root(tree).read();
+        let mut state = root.state.write();
+        self.mark_dirty(&root, &mut state);
+        let covers = match &mut state.body {
+            Body::Leaf(leaf) => {
+                leaf.delete_range(range, msn);
+                false
+            }
+            Body::Interior(interior) => interior.push_range(range, &KeyRange::all(), msn),
+        };
+        self.account(&mut state);
+        drop(state);
+        if covers {
+            self.root(tree).covered.store(true, Ordering::Relaxed);
+            self.wake_maintenance();
+        }
+    }
+
+    /// The straight-to-leaf path (FAST16, 2.1): a message whose whole path is in memory, and whose key nothing on that
+    /// path waits for, changes its leaf at once if the leaf will be written anyway. True if it did.
+    ///
+    /// Somebody else at work in the leaf is a reason to take the other way, not to wait.
+    fn inject_straight(&self, tree: Tree, root: &NodeRef, key: &Bytes, msn: Msn, pending: &Pending) -> bool {
+        let Some(state) = root.state.try_read() else { return false };
+        match &state.body {
+            Body::Leaf(_) => false,
+            Body::Interior(interior) => {
+                let way = Way { tree, key, msn, pending };
+                self.go_straight(&way, interior, state.height, key.clone())
+            }
+        }
+    }
+
+    /// One step of the straight path; the caller's lock on `interior` is held until the message is in the leaf.
+    fn go_straight(&self, way: &Way<'_>, interior: &Interior, height: u8, key: Bytes) -> bool {
+        let child = &interior.children[interior.index_of(&key)];
+        let Some(buffer) = child.buffer.get() else { return false };
+        if child.id.is_empty() || child.xf.is_some() || buffer.pending(&key).is_some() || buffer.deletes(&key) {
+            return false;
+        }
+        let Some(node) = self.cache.peek(child.id) else { return false };
+        if key.len() < child.strip as usize {
+            return false;
+        }
+        let key = key.slice(child.strip as usize..);
+        if height > 1 {
+            let Some(state) = node.state.try_read() else { return false };
+            return match &state.body {
+                Body::Interior(interior) => self.go_straight(way, interior, state.height, key),
+                Body::Leaf(_) => false,
+            };
+        }
+        let Some(mut state) = node.state.try_write() else { return false };
+        if state.height != 0 || !self.is_dirty_now(&state) {
+            return false;
+        }
+        let leaf = state.leaf();
+        if leaf.bytes() >= self.shape.node_bytes * 2 || leaf.missing_for([], [&key[..]]).is_some() {
+            return false;
+        }
+        self.mark_dirty(&node, &mut state);
+        let leaf = state.leaf_mut();
+        leaf.apply(&key, way.msn, way.pending, self.shape.basement_bytes);
+        let overgrown = leaf.bytes() > self.shape.node_bytes;
+        self.account(&mut state);
+        if overgrown {
+            self.note_overgrown(way.tree, node.id, way.key);
+        }
+        true
+    }
+
+    fn note_overgrown(&self, tree: Tree, node: NodeId, key: &Bytes) {
+        let mut overgrown = self.root(tree).overgrown.lock();
+        if overgrown.iter().all(|(other, _)| *other != node) {
+            overgrown.push((node, key.clone()));
+            drop(overgrown);
+            self.wake_maintenance();
+        }
+    }
+}
+
+/// A message on the straight path.
+struct Way<'a> {
+    tree: Tree,
+    key: &'a Bytes,
+    msn: Msn,
+    pending: &'a Pending,
+}
+
+/// A new root above an old one that is to be split.
+pub(crate) fn root_above(old: &NodeRef, height: u8, born: Msn) -> Node {
+    let interior = Interior {
+        pivots: Vec::new(),
+        children: vec![Child::new(old.id, 0)],
+    };
+    Node::new(height, Body::Interior(interior), KeyRange::all(), born)
+}

@@ -1,0 +1,155 @@
+//! Keeping the cache within its budget: clean parts go, dirty nodes are written and go later.
+//!
+//! A clock hand runs over the nodes; one that has been used since the hand last passed is spared. The round is one step
+//! of background work. It holds the `eviction` token, which a checkpoint takes for the moment of its cut, so that no
+//! write-back is under way across a cut.
+
+use std::sync::atomic::Ordering;
+
+use super::write_back::Cause;
+use crate::Result;
+use crate::betree::node::{Body, Node, NodeRef};
+use crate::volume::Volume;
+
+impl Volume {
+    /// Memory from which on nodes are evicted.
+    fn memory_goal(&self) -> usize {
+        self.options.cache_bytes / 8 * 7
+    }
+
+    /// Bytes of dirty nodes from which on they are written before the next checkpoint asks for it.
+    pub(crate) fn dirty_goal(&self) -> u64 {
+        (self.options.cache_bytes / 2) as u64
+    }
+
+    /// True if the cache holds more than it should.
+    pub(crate) fn wants_eviction(&self) -> bool {
+        self.cache.memory() > self.memory_goal()
+    }
+
+    /// One round of eviction; false if there was nothing to gain.
+    pub(crate) fn evict(&self) -> Result<bool> {
+        let Some(_token) = self.eviction.try_lock() else { return Ok(false) };
+        let before = self.cache.memory();
+        let goal = self.memory_goal();
+        // First what is clean and has not been used for a round, then what is clean, then what is dirty.
+        for spare_used in [true, false] {
+            self.drop_clean(goal, spare_used);
+            if self.cache.memory() <= goal {
+                return Ok(true);
+            }
+        }
+        while self.cache.memory() > goal {
+            if !self.write_oldest()? {
+                break;
+            }
+            self.drop_clean(goal, false);
+        }
+        Ok(self.cache.memory() < before)
+    }
+
+    fn drop_clean(&self, goal: usize, spare_used: bool) {
+        for shard in &self.cache.shards {
+            let nodes: Vec<NodeRef> = shard.lock().values().cloned().collect();
+            for node in nodes {
+                if self.cache.memory() <= goal {
+                    return;
+                }
+                if node.pinned.load(Ordering::Relaxed) || (node.used.swap(false, Ordering::Relaxed) && spare_used) {
+                    continue;
+                }
+                let Some(mut state) = node.state.try_write() else { continue };
+                drop_parts(&mut state);
+                self.account(&mut state);
+                let clean = state.dirty.is_none() && state.frozen.is_none() && !state.writing;
+                let gone = clean && nothing_loaded(&state);
+                drop(state);
+                if gone {
+                    self.remove_if_unused(node);
+                }
+            }
+        }
+    }
+
+    /// CACHE-2: the shard and the caller hold the only references, and no new one can come while the shard is locked.
+    fn remove_if_unused(&self, node: NodeRef) {
+        let mut shard = self.cache.shard(node.id).lock();
+        if std::sync::Arc::strong_count(&node) != 2 {
+            return;
+        }
+        let mut state = node.state.write();
+        if state.dirty.is_none() && state.frozen.is_none() && !state.writing && nothing_loaded(&state) {
+            self.discount(&mut state);
+            shard.remove(&node.id);
+        }
+    }
+
+    /// Writes the leaf that has been dirty longest; false if there is none that may be written.
+    fn write_oldest(&self) -> Result<bool> {
+        let now = self.cache.interval();
+        for node in self.cache.dirty_nodes() {
+            if node.pinned.load(Ordering::Relaxed) {
+                continue;
+            }
+            let image = {
+                let mut state = node.state.write();
+                // What was dirty at the last cut is the running checkpoint's to write.
+                let free = state.dirty == Some(now) && state.frozen.is_none() && !state.writing && !state.dropped;
+                if !free {
+                    continue;
+                }
+                self.take_image(&node, &mut state)
+            };
+            let written = match self.write_image(&image, Cause::Eviction) {
+                Ok(written) => written,
+                Err(error) => {
+                    self.give_image_back(&node);
+                    return Err(error);
+                }
+            };
+            self.place_written(&node, &image, &written);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Writes one dirty node back before the next checkpoint asks for it; false if none may be.
+    pub(crate) fn write_back_one(&self) -> Result<bool> {
+        let Some(_token) = self.eviction.try_lock() else { return Ok(false) };
+        self.write_oldest()
+    }
+
+    /// A node whose write did not come about is as dirty as before.
+    pub(crate) fn give_image_back(&self, node: &NodeRef) {
+        let mut state = node.state.write();
+        state.writing = false;
+        self.mark_dirty(node, &mut state);
+        self.account(&mut state);
+    }
+}
+
+fn drop_parts(state: &mut Node) {
+    match &mut state.body {
+        Body::Leaf(leaf) => {
+            for slot in &mut leaf.basements {
+                slot.part.evict();
+            }
+        }
+        Body::Interior(interior) => {
+            for child in &mut interior.children {
+                if child.buffer_bytes > 0 {
+                    child.buffer.evict();
+                }
+            }
+        }
+    }
+}
+
+fn nothing_loaded(state: &Node) -> bool {
+    match &state.body {
+        Body::Leaf(leaf) => leaf.basements.iter().all(|slot| slot.part.get().is_none()),
+        Body::Interior(interior) => {
+            interior.children.iter().all(|child| child.buffer_bytes == 0 || child.buffer.get().is_none())
+        }
+    }
+}

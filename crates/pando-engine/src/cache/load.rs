@@ -1,0 +1,290 @@
+//! Nodes and their parts from the device into the cache.
+//!
+//! Reads happen with no lock held. What was read is used only if the node still lies where it was read; otherwise it has
+//! been rewritten in the meantime and is looked up again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use pando_device::{BLOCK_SIZE, Buffer, ReadRequest};
+use pando_format::{
+    BlockEntry, BufferPart, NodeBody, NodeHeader, NodeId, PartEntry, Structure, decode_leaf_part, open_part,
+    stored_checksum,
+};
+
+use crate::betree::interior::{Child, Interior};
+use crate::betree::leaf::{Basement, BasementSlot, ENTRY_OVERHEAD, Leaf};
+use crate::betree::message_buffer::MessageBuffer;
+use crate::betree::node::{Body, CachedNode, Node, NodeRef};
+use crate::betree::part::Part;
+use crate::volume::Volume;
+use crate::{Error, Miss, Result};
+
+/// Neighbouring parts of a leaf that are read along with one whose predecessor has been read, in bytes.
+const READ_AHEAD_BYTES: usize = 1 << 20;
+
+/// A part decoded from the device.
+enum LoadedPart {
+    Basement(Arc<Basement>),
+    Buffer(Arc<MessageBuffer>),
+}
+
+impl Volume {
+    /// The node, or [`Error::Miss`].
+    pub(crate) fn cached(&self, id: NodeId) -> Result<NodeRef> {
+        self.cache.peek(id).ok_or(Error::Miss(Miss { node: id, part: None }))
+    }
+
+    /// The node, read if need be.
+    pub(crate) fn node(&self, id: NodeId) -> Result<NodeRef> {
+        loop {
+            if let Some(node) = self.cache.peek(id) {
+                return Ok(node);
+            }
+            if !self.load_node(id)? {
+                return Err(Error::damaged_node(None, id, "an edge leads to it, but the block table has no such node"));
+            }
+        }
+    }
+
+    /// Reads what a query missed. A node or part that is gone by now is no error: the query will go another way.
+    pub(crate) fn fetch(&self, miss: Miss) -> Result<()> {
+        let Some(node) = self.cache.peek(miss.node) else {
+            self.load_node(miss.node)?;
+            return Ok(());
+        };
+        match miss.part {
+            Some(part) => self.load_part(&node, part as usize),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads every part of a node that is not in memory.
+    pub(crate) fn load_all(&self, node: &NodeRef) -> Result<()> {
+        loop {
+            let missing = node.state.read().missing_part();
+            match missing {
+                Some(part) => self.load_part(node, part as usize)?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads a node's header; false if there is no such node any more.
+    fn load_node(&self, id: NodeId) -> Result<bool> {
+        loop {
+            let Some(entry) = self.table.lookup(id) else { return Ok(false) };
+            let header = self.read_header(id, &entry)?;
+            let mut state = self.node_of(header, entry.clone());
+            let mut shard = self.cache.shard(id).lock();
+            // CACHE-1: between the read and now the node may have been loaded, changed, written and evicted.
+            if self.table.lookup(id).as_ref().map(|now| now.generation) != Some(entry.generation) {
+                continue;
+            }
+            if let std::collections::hash_map::Entry::Vacant(vacant) = shard.entry(id) {
+                self.account(&mut state);
+                vacant.insert(CachedNode::new(id, entry.tree, state));
+                self.stats.nodes_read.fetch_add(1, Ordering::Relaxed);
+            }
+            return Ok(true);
+        }
+    }
+
+    /// Reads and verifies the header of a node at a place.
+    pub(crate) fn read_header(&self, id: NodeId, entry: &BlockEntry) -> Result<NodeHeader> {
+        if entry.extents.is_empty() {
+            return Err(Error::damaged_node(Some(entry.tree), id, "the block table has no place for it"));
+        }
+        let bytes = self.read_image(entry, 0, entry.header_length as usize)?;
+        let damaged = |what: String| Error::damaged_node(Some(entry.tree), id, what);
+        let header = NodeHeader::decode(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if stored_checksum(&bytes) != entry.header_checksum {
+            return Err(damaged("its header is not the one that the block table names".to_owned()));
+        }
+        let matches = header.volume == self.volume_id
+            && header.node == id
+            && header.generation == entry.generation
+            && header.height == entry.height
+            && header.tree == entry.tree;
+        if !matches {
+            return Err(damaged(format!("its header says that it is another node: {header}")));
+        }
+        Ok(header)
+    }
+
+    /// A node in memory with all its parts on the device.
+    fn node_of(&self, header: NodeHeader, place: BlockEntry) -> Node {
+        let body = match header.body {
+            NodeBody::Leaf { first_keys } => {
+                let slots = first_keys.into_iter().zip(header.parts).map(|(first_key, entry)| BasementSlot {
+                    first_key,
+                    bytes: entry.live_bytes as usize,
+                    entries: entry.entry_count,
+                    msn: entry.msn,
+                    part: Part::on_device(entry),
+                });
+                Body::Leaf(Leaf::of(slots.collect()))
+            }
+            NodeBody::Interior { pivots, edges } => {
+                let children = edges.into_iter().zip(header.parts).map(|(edge, entry)| {
+                    let mut child = Child::new(edge.child, edge.strip as usize);
+                    child.xf = edge.xf;
+                    child.buffer_msn = entry.msn;
+                    if entry.stored_length == 0 {
+                        child.buffer.set_stored(entry);
+                    } else {
+                        child.buffer_bytes =
+                            entry.live_bytes as usize + entry.entry_count as usize * ENTRY_OVERHEAD;
+                        child.buffer = Part::on_device(entry);
+                    }
+                    child
+                });
+                Body::Interior(Interior { pivots, children: children.collect() })
+            }
+        };
+        let mut node = Node::new(header.height, body, header.range, header.birth);
+        node.place = Some(place);
+        node
+    }
+
+    /// Reads one part, and for a leaf that is read in order the parts behind it.
+    fn load_part(&self, node: &NodeRef, index: usize) -> Result<()> {
+        let (place, wanted) = {
+            let state = node.state.read();
+            let Some(place) = state.place.clone() else { return Ok(()) };
+            let wanted = parts_to_read(&state, index);
+            (place, wanted)
+        };
+        let (Some((_, first)), Some((_, last))) = (wanted.first(), wanted.last()) else { return Ok(()) };
+        let start = first.offset as usize * BLOCK_SIZE;
+        let end = last.offset as usize * BLOCK_SIZE + last.padded_length();
+        let loaded = self.read_image(&place, start, end - start).and_then(|bytes| {
+            let mut loaded = Vec::with_capacity(wanted.len());
+            for (index, entry) in &wanted {
+                let from = entry.offset as usize * BLOCK_SIZE - start;
+                let stored = bytes.slice(from..from + entry.padded_length());
+                loaded.push(self.decode_part(node, place.height, stored, entry)?);
+                let _ = index;
+            }
+            Ok(loaded)
+        });
+        let mut state = node.state.write();
+        let moved = state.place.as_ref().map(|now| now.generation) != Some(place.generation);
+        let loaded = match loaded {
+            Ok(loaded) => loaded,
+            // What lay there was written over after the node had moved: ask again.
+            Err(Error::Damaged { .. }) if moved => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if moved {
+            return Ok(());
+        }
+        for ((index, entry), part) in wanted.into_iter().zip(loaded) {
+            install(&mut state, index, &entry, part);
+        }
+        self.stats.parts_read.fetch_add(1, Ordering::Relaxed);
+        self.account(&mut state);
+        Ok(())
+    }
+
+    fn decode_part(&self, node: &CachedNode, height: u8, stored: Bytes, entry: &PartEntry) -> Result<LoadedPart> {
+        let damaged = |what: &dyn std::fmt::Display| Error::damaged_node(Some(node.tree), node.id, what);
+        let shared_bytes = stored.len();
+        if height == 0 {
+            let raw = open_part(Structure::LeafPart, &stored, entry).map_err(|error| damaged(&error))?;
+            let entries = decode_leaf_part(&raw).map_err(|error| damaged(&error))?;
+            let mut basement = Basement::new(entries);
+            if basement.entries.is_empty()
+                || basement.bytes != entry.live_bytes as usize
+                || basement.entries.len() != entry.entry_count as usize
+            {
+                return Err(damaged(&"a basement node does not hold what the header says"));
+            }
+            basement.shared_bytes = shared_bytes.max(raw.len());
+            return Ok(LoadedPart::Basement(Arc::new(basement)));
+        }
+        let raw = open_part(Structure::BufferPart, &stored, entry).map_err(|error| damaged(&error))?;
+        let part = BufferPart::decode(&raw).map_err(|error| damaged(&error))?;
+        if !part.gotos.is_empty() {
+            return Err(damaged(&"it holds goto messages, which this version cannot follow"));
+        }
+        let buffer = MessageBuffer::from_parts(part.keyed, part.ranges);
+        buffer.map(|buffer| LoadedPart::Buffer(Arc::new(buffer))).ok_or_else(|| damaged(&"its messages overlap"))
+    }
+
+    /// Bytes of a node's image, from one or more extents.
+    pub(crate) fn read_image(&self, place: &BlockEntry, start: usize, length: usize) -> Result<Bytes> {
+        let mut requests = Vec::new();
+        let (mut position, end) = (0usize, start + length);
+        for extent in &place.extents {
+            let (from, to) = (start.max(position), end.min(position + extent.length as usize));
+            if from < to {
+                let offset = extent.offset + (from - position) as u64;
+                requests.push(ReadRequest { offset, buffer: Buffer::zeroed(to - from) });
+            }
+            position += extent.length as usize;
+        }
+        if end > position {
+            let what = format!("a node's image ends at byte {position}, but byte {end} of it is needed");
+            return Err(Error::Damaged { what });
+        }
+        self.device.read(&mut requests)?;
+        self.stats.bytes_read.fetch_add(length as u64, Ordering::Relaxed);
+        if requests.len() == 1 {
+            return Ok(requests.remove(0).buffer.freeze());
+        }
+        let mut whole = Buffer::zeroed(length);
+        let mut filled = 0;
+        for request in &requests {
+            whole[filled..filled + request.buffer.len()].copy_from_slice(&request.buffer);
+            filled += request.buffer.len();
+        }
+        Ok(whole.freeze())
+    }
+}
+
+/// Part `index` and those behind it that are worth reading along, none of them in memory.
+fn parts_to_read(state: &Node, index: usize) -> Vec<(usize, PartEntry)> {
+    match &state.body {
+        Body::Leaf(leaf) => {
+            let stored = |index: usize| {
+                let part = &leaf.basements.get(index)?.part;
+                part.get().is_none().then(|| part.stored().cloned()).flatten()
+            };
+            let Some(first) = stored(index) else { return Vec::new() };
+            let in_order = index == 0 || leaf.basements[index - 1].part.get().is_some();
+            let mut bytes = first.padded_length();
+            let mut wanted = vec![(index, first)];
+            while in_order && bytes < READ_AHEAD_BYTES {
+                let Some(next) = stored(index + wanted.len()) else { break };
+                bytes += next.padded_length();
+                wanted.push((index + wanted.len(), next));
+            }
+            wanted
+        }
+        Body::Interior(interior) => {
+            let part = interior.children.get(index).map(|child| &child.buffer);
+            let missing = part.filter(|part| part.get().is_none());
+            missing.and_then(Part::stored).map(|entry| (index, entry.clone())).into_iter().collect()
+        }
+    }
+}
+
+/// Gives a decoded part to its slot, if the slot still stands for the same bytes.
+fn install(state: &mut Node, index: usize, entry: &PartEntry, loaded: LoadedPart) {
+    match (&mut state.body, loaded) {
+        (Body::Leaf(leaf), LoadedPart::Basement(basement)) => {
+            if let Some(slot) = leaf.basements.get_mut(index).filter(|slot| slot.part.stored() == Some(entry)) {
+                slot.part.load(basement);
+            }
+        }
+        (Body::Interior(interior), LoadedPart::Buffer(buffer)) => {
+            if let Some(child) = interior.children.get_mut(index).filter(|child| child.buffer.stored() == Some(entry)) {
+                child.buffer.load(buffer);
+                child.count_buffer();
+            }
+        }
+        _ => unreachable!("the part was decoded for the node's height"),
+    }
+}

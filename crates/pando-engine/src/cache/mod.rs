@@ -1,0 +1,139 @@
+//! The node cache: every node in memory, under one budget for clean and dirty ones.
+//!
+//! * CACHE-1 there is one copy of a node: who finds it missing loads it and adds it only if the block table still says what
+//!   was read ([`load`]).
+//! * CACHE-2 a node leaves the cache only when it is clean and nobody holds it; parts leave alone ([`evict`]).
+//! * CACHE-3 a dirty node is in `dirty` of the interval in which it changed.
+//!
+//! Lock order: a shard's mutex and the dirty list's come after every node's lock and are held for a few instructions.
+
+pub(crate) mod evict;
+pub(crate) mod load;
+pub(crate) mod write_back;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use pando_format::NodeId;
+use parking_lot::Mutex;
+
+use crate::betree::node::{Node, NodeRef};
+use crate::volume::Volume;
+
+const SHARDS: usize = 16;
+
+/// All nodes in memory.
+pub(crate) struct NodeCache {
+    shards: [Mutex<HashMap<NodeId, NodeRef>>; SHARDS],
+    /// Nodes that became dirty in the current interval.
+    dirty: Mutex<Vec<NodeRef>>,
+    /// The interval between two cuts that is going on; see NODE-1.
+    interval: AtomicU64,
+    /// Memory of all nodes, in bytes.
+    memory: AtomicI64,
+    /// What writing back all dirty nodes takes on the device, in bytes.
+    dirty_bytes: AtomicI64,
+}
+
+impl NodeCache {
+    pub(crate) fn new() -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            dirty: Mutex::default(),
+            interval: AtomicU64::new(1),
+            memory: AtomicI64::new(0),
+            dirty_bytes: AtomicI64::new(0),
+        }
+    }
+
+    fn shard(&self, id: NodeId) -> &Mutex<HashMap<NodeId, NodeRef>> {
+        &self.shards[id.0 as usize % SHARDS]
+    }
+
+    /// The node, if it is in memory.
+    pub(crate) fn peek(&self, id: NodeId) -> Option<NodeRef> {
+        let node = self.shard(id).lock().get(&id).cloned()?;
+        if !node.used.load(Ordering::Relaxed) {
+            node.used.store(true, Ordering::Relaxed);
+        }
+        Some(node)
+    }
+
+    /// Adds a node that nobody else can have added.
+    pub(crate) fn insert(&self, node: NodeRef) {
+        let old = self.shard(node.id).lock().insert(node.id, node);
+        assert!(old.is_none(), "CACHE-1: a new node has a new id");
+    }
+
+    /// Takes a node out that no tree leads to any more.
+    pub(crate) fn remove(&self, id: NodeId) {
+        self.shard(id).lock().remove(&id);
+    }
+
+    /// Memory of all nodes, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.memory.load(Ordering::Relaxed).max(0) as usize
+    }
+
+    /// Bytes that writing back all dirty nodes takes on the device.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// The interval that is going on.
+    pub(crate) fn interval(&self) -> u64 {
+        self.interval.load(Ordering::Relaxed)
+    }
+
+    /// Ends the interval; returns its number and the nodes that became dirty in it. The caller holds back every change.
+    pub(crate) fn cut(&self) -> (u64, Vec<NodeRef>) {
+        let dirty = std::mem::take(&mut *self.dirty.lock());
+        (self.interval.fetch_add(1, Ordering::Relaxed), dirty)
+    }
+
+    /// The nodes that became dirty in the interval that is going on.
+    pub(crate) fn dirty_nodes(&self) -> Vec<NodeRef> {
+        self.dirty.lock().clone()
+    }
+}
+
+impl Volume {
+    /// Says that a node is about to change (NODE-1, NODE-2). The caller holds its lock and, so that no cut can come in
+    /// between, the gate or the sequencer.
+    pub(crate) fn mark_dirty(&self, node: &NodeRef, state: &mut Node) {
+        let now = self.cache.interval();
+        match state.dirty {
+            Some(since) if since == now => return,
+            Some(since) => {
+                assert!(since + 1 == now && state.frozen.is_none(), "NODE-2: one checkpoint at a time");
+                state.frozen = Some(Box::new(state.image(node.id, node.tree)));
+            }
+            None => {}
+        }
+        state.dirty = Some(now);
+        self.cache.dirty.lock().push(node.clone());
+    }
+
+    /// True if the node will be written anyway for what changed since the last cut.
+    pub(crate) fn is_dirty_now(&self, state: &Node) -> bool {
+        state.dirty == Some(self.cache.interval())
+    }
+
+    /// Brings the cache's counts in line after a node changed.
+    pub(crate) fn account(&self, state: &mut Node) {
+        let memory = state.memory();
+        self.cache.memory.fetch_add(memory as i64 - state.counted as i64, Ordering::Relaxed);
+        state.counted = memory;
+        let dirty = if state.dirty.is_some() { state.write_estimate() } else { 0 };
+        self.cache.dirty_bytes.fetch_add(dirty as i64 - state.counted_dirty as i64, Ordering::Relaxed);
+        state.counted_dirty = dirty;
+    }
+
+    /// Takes a node's weight off the cache's counts.
+    pub(crate) fn discount(&self, state: &mut Node) {
+        self.cache.memory.fetch_sub(state.counted as i64, Ordering::Relaxed);
+        self.cache.dirty_bytes.fetch_sub(state.counted_dirty as i64, Ordering::Relaxed);
+        state.counted = 0;
+        state.counted_dirty = 0;
+    }
+}

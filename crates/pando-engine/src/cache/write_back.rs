@@ -1,0 +1,289 @@
+//! Nodes from the cache to the device: serialize, place, write.
+//!
+//! Every write of a node goes to new space (copy on write). The device is written with no lock held; afterwards the node
+//! learns where its parts lie now, by the identity of the parts, since it may have changed in the meantime.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use pando_device::{BLOCK_SIZE, Buffer, WriteRequest};
+use pando_format::{
+    BlockEntry, BufferPartWriter, Compression, Edge, EncodedPart, Extent, LeafPartWriter, NodeBody, NodeHeader,
+    PartEntry, stored_checksum,
+};
+
+use crate::betree::leaf::Basement;
+use crate::betree::message_buffer::MessageBuffer;
+use crate::betree::node::{Body, Image, Node, NodeRef};
+use crate::betree::part::Part;
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// Why a node is written, for the counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A checkpoint.
+    Checkpoint,
+    /// Room in memory.
+    Eviction,
+    /// A run of blocks that the log binds to its place in the node.
+    Binding,
+}
+
+/// A node image that is on the device but not in any block table yet.
+pub(crate) struct Written {
+    pub(crate) entry: BlockEntry,
+    pub(crate) parts: Vec<PartEntry>,
+}
+
+impl Volume {
+    /// Writes an image to new space. On an error nothing refers to what may have been written.
+    pub(crate) fn write_image(&self, image: &Image, cause: Cause) -> Result<Written> {
+        let (parts, body) = self.encode_body(image)?;
+        let mut header = NodeHeader {
+            volume: self.volume_id,
+            tree: image.tree,
+            node: image.id,
+            generation: self.next_generation.fetch_add(1, Ordering::Relaxed),
+            height: image.height,
+            checkpoint: self.cache.interval(),
+            msn_max: image.newest(),
+            birth: image.born,
+            range: image.key_range.clone(),
+            parts: vec![PartEntry::default(); parts.len()],
+            body,
+        };
+        let header_length = header.encoded_length();
+        let mut position = header_length;
+        let mut borders = Vec::with_capacity(parts.len());
+        for (index, part) in parts.iter().enumerate() {
+            if part.stored_length > 0 {
+                borders.push(position as u64);
+            }
+            header.parts[index] = part.entry((position / BLOCK_SIZE) as u32);
+            position += part.length();
+        }
+        let length = position;
+        let Some(extents) = self.allocator.allocate(length as u64, &borders) else {
+            return Err(Error::NoSpace);
+        };
+        let encoded = header.encode();
+        let header_checksum = stored_checksum(&encoded);
+        let mut pieces = vec![Bytes::from(encoded)];
+        pieces.extend(parts.iter().flat_map(|part| part.pieces.iter().cloned()));
+        let requests = cut_into_extents(&extents, pieces);
+        if let Err(error) = self.device.write(&requests) {
+            for extent in extents {
+                self.allocator.give_back(extent);
+            }
+            return Err(self.poison(&error));
+        }
+        self.stats.count_written(cause, length as u64);
+        let entry = BlockEntry {
+            generation: header.generation,
+            extents,
+            second_copy: Vec::new(),
+            length: length as u32,
+            header_length: header_length as u32,
+            header_checksum,
+            references: 1,
+            pending_reclamation: false,
+            height: image.height,
+            tree: image.tree,
+        };
+        Ok(Written { entry, parts: header.parts })
+    }
+
+    fn encode_body(&self, image: &Image) -> Result<(Vec<OutPart>, NodeBody)> {
+        match &image.body {
+            Body::Leaf(leaf) => {
+                let mut parts = Vec::with_capacity(leaf.basements.len());
+                for slot in &leaf.basements {
+                    parts.push(match slot.part.get() {
+                        Some(basement) => OutPart::new(encode_basement(basement, self.compression), slot.msn),
+                        None => self.copy_part(image, &slot.part)?,
+                    });
+                }
+                let first_keys = leaf.basements.iter().map(|slot| slot.first_key.clone()).collect();
+                Ok((parts, NodeBody::Leaf { first_keys }))
+            }
+            Body::Interior(interior) => {
+                let mut parts = Vec::with_capacity(interior.children.len());
+                let mut edges = Vec::with_capacity(interior.children.len());
+                for child in &interior.children {
+                    parts.push(match child.buffer.get() {
+                        Some(buffer) => OutPart::new(encode_buffer(buffer, self.compression), child.buffer_msn),
+                        None => self.copy_part(image, &child.buffer)?,
+                    });
+                    let mut edge = Edge::new(child.id, child.strip);
+                    edge.xf = child.xf.clone();
+                    edges.push(edge);
+                }
+                Ok((parts, NodeBody::Interior { pivots: interior.pivots.clone(), edges }))
+            }
+        }
+    }
+
+    /// A part that is not in memory goes along as it lies on the device.
+    fn copy_part<T: Clone>(&self, image: &Image, part: &Part<T>) -> Result<OutPart> {
+        let entry = part.stored().expect("a part that is not in memory is on the device").clone();
+        let place = image.place.as_ref().expect("a node with stored parts has a place");
+        let stored = self.read_image(place, entry.offset as usize * BLOCK_SIZE, entry.padded_length())?;
+        let structure = if image.height == 0 {
+            pando_format::Structure::LeafPart
+        } else {
+            pando_format::Structure::BufferPart
+        };
+        // Damage must not be written again under a header that vouches for it.
+        pando_format::open_part(structure, &stored, &entry)
+            .map_err(|error| Error::damaged_node(Some(image.tree), image.id, error))?;
+        Ok(OutPart { stored_length: entry.stored_length, pieces: vec![stored], entry })
+    }
+
+    /// Enters the present image of a node, written outside of a checkpoint, into the block table. The caller has held the
+    /// eviction token since it took the image.
+    pub(crate) fn place_written(&self, node: &NodeRef, image: &Image, written: &Written) {
+        let mut state = node.state.write();
+        if state.dropped {
+            state.writing = false;
+            written.entry.extents.iter().for_each(|extent| self.allocator.free_later(*extent));
+            return;
+        }
+        self.table.record_write(node.id, &written.entry);
+        self.place_parts(&mut state, image, written);
+    }
+
+    /// Tells a node where the parts of an image of it lie now.
+    pub(crate) fn place_parts(&self, state: &mut Node, image: &Image, written: &Written) {
+        state.writing = false;
+        if state.dropped {
+            return;
+        }
+        state.place = Some(written.entry.clone());
+        match (&mut state.body, &image.body) {
+            (Body::Leaf(now), Body::Leaf(then)) => {
+                let then: Vec<_> = then.basements.iter().map(|slot| &slot.part).collect();
+                place_each(now.basements.iter_mut().map(|slot| &mut slot.part), &then, &written.parts);
+            }
+            (Body::Interior(now), Body::Interior(then)) => {
+                let then: Vec<_> = then.children.iter().map(|child| &child.buffer).collect();
+                place_each(now.children.iter_mut().map(|child| &mut child.buffer), &then, &written.parts);
+            }
+            _ => unreachable!("BT-3: a node never changes its height"),
+        }
+        self.account(state);
+    }
+
+    /// Takes the image of a dirty node to be written; it is clean from then on, unless it changes again.
+    pub(crate) fn take_image(&self, node: &NodeRef, state: &mut Node) -> Image {
+        debug_assert!(state.frozen.is_none() && !state.writing && state.dirty.is_some());
+        state.dirty = None;
+        state.writing = true;
+        self.account(state);
+        state.image(node.id, node.tree)
+    }
+}
+
+/// A part on its way to the device.
+struct OutPart {
+    pieces: Vec<Bytes>,
+    stored_length: u32,
+    entry: PartEntry,
+}
+
+impl OutPart {
+    fn new(part: EncodedPart, msn: pando_format::Msn) -> Self {
+        let entry = part.entry(0, msn);
+        Self { pieces: part.pieces, stored_length: entry.stored_length, entry }
+    }
+
+    fn length(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+
+    fn entry(&self, block: u32) -> PartEntry {
+        PartEntry { offset: if self.stored_length == 0 { 0 } else { block }, ..self.entry.clone() }
+    }
+}
+
+fn encode_basement(basement: &Basement, compression: Compression) -> EncodedPart {
+    let mut writer = LeafPartWriter::new();
+    for (key, value) in &basement.entries {
+        writer.push(key, value);
+    }
+    writer.finish(compression)
+}
+
+fn encode_buffer(buffer: &MessageBuffer, compression: Compression) -> EncodedPart {
+    if buffer.is_empty() {
+        return EncodedPart::default();
+    }
+    let mut writer = BufferPartWriter::new();
+    for (key, msn, pending) in buffer.keyed() {
+        writer.push(key, msn, pending);
+    }
+    for (range, msn) in buffer.ranges() {
+        writer.push_range(range, *msn);
+    }
+    writer.finish(compression)
+}
+
+fn place_each<'a, T: Clone + 'a>(now: impl Iterator<Item = &'a mut Part<T>>, then: &[&Part<T>], entries: &[PartEntry]) {
+    let mut by_contents = HashMap::new();
+    let mut by_place = HashMap::new();
+    for (part, entry) in then.iter().zip(entries) {
+        if let Some(contents) = part.get() {
+            by_contents.insert(std::sync::Arc::as_ptr(contents), entry);
+        }
+        if let Some(stored) = part.stored().filter(|stored| stored.stored_length > 0) {
+            by_place.insert(stored.offset, entry);
+        }
+    }
+    for part in now {
+        let by_contents = part.get().and_then(|contents| by_contents.get(&std::sync::Arc::as_ptr(contents)));
+        let entry = by_contents.or_else(|| by_place.get(&part.stored()?.offset)).copied();
+        if let Some(entry) = entry {
+            part.set_stored(entry.clone());
+        }
+    }
+}
+
+/// Lays pieces out over extents; where a border of extents falls inside a piece, it is cut.
+fn cut_into_extents(extents: &[Extent], pieces: Vec<Bytes>) -> Vec<WriteRequest> {
+    let mut pieces = pieces.into_iter();
+    let mut piece = Bytes::new();
+    let mut requests = Vec::with_capacity(extents.len());
+    for extent in extents {
+        let mut room = extent.length as usize;
+        let mut inside = Vec::new();
+        while room > 0 {
+            if piece.is_empty() {
+                match pieces.next() {
+                    Some(next) => piece = next,
+                    None => break,
+                }
+                continue;
+            }
+            let taken = piece.split_to(piece.len().min(room));
+            room -= taken.len();
+            inside.push(taken);
+        }
+        requests.push(WriteRequest { offset: extent.offset, pieces: gather(inside) });
+    }
+    requests
+}
+
+/// One aligned buffer instead of many pieces that are not aligned.
+fn gather(pieces: Vec<Bytes>) -> Vec<Bytes> {
+    if pieces.iter().all(|piece| piece.as_ptr().addr().is_multiple_of(BLOCK_SIZE)) && pieces.len() <= 1024 {
+        return pieces;
+    }
+    let mut buffer = Buffer::zeroed(pieces.iter().map(Bytes::len).sum());
+    let mut filled = 0;
+    for piece in pieces {
+        buffer[filled..filled + piece.len()].copy_from_slice(&piece);
+        filled += piece.len();
+    }
+    vec![buffer.freeze()]
+}

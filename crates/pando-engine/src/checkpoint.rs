@@ -1,0 +1,150 @@
+//! Checkpoints: the state of one instant moves to the device while operations go on (design 5).
+//!
+//! * CP-1 nothing reachable from the last checkpoint, or named by a binding record after it, is overwritten or discarded
+//!   before the next is durable: what is freed waits in the allocator for the release of its interval.
+//! * CP-3 the cut: with the sequencer and the gate held, no record is half applied and no message is between two nodes. What
+//!   is dirty then is written as it was then (NODE-2).
+//! * CP-4 the order is: nodes and block table, flush, superblock, flush, then release and reclaim.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use bytes::Bytes;
+use pando_device::{Buffer, WriteRequest};
+use pando_format::superblock::superblock_offsets;
+use pando_format::{LogPosition, Lsn, Root, RootPair, Superblock, Tree};
+
+use crate::Result;
+use crate::betree::node::NodeRef;
+use crate::cache::write_back::Cause;
+use crate::space::block_table::Version;
+use crate::volume::Volume;
+
+/// What a cut fixes.
+struct Cut {
+    dirty: Vec<NodeRef>,
+    interval: u64,
+    lsn: Lsn,
+    log: LogPosition,
+    version: Version,
+    live: RootPair,
+    next_generation: u64,
+}
+
+impl Volume {
+    /// Writes a checkpoint of the present state. Durable when it returns.
+    pub(crate) fn checkpoint(&self, clean: bool) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        self.check_writable()?;
+        let start = Instant::now();
+        let result = self.write_checkpoint(clean);
+        if let Err(error) = result {
+            return Err(self.poison(&format_args!("a checkpoint failed: {error}")));
+        }
+        self.stats.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.stats.checkpoint_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.signals.progress();
+        Ok(())
+    }
+
+    fn write_checkpoint(&self, clean: bool) -> Result<()> {
+        self.sink_range_deletes()?;
+        let mut cut = self.cut();
+        for node in std::mem::take(&mut cut.dirty) {
+            self.write_cut_node(&node, &mut cut)?;
+        }
+        let mut superblock = self.superblock.lock().clone();
+        superblock.checkpoint += 1;
+        let table = self.table.write(&cut.version, &*self.device, superblock.checkpoint)?;
+        self.device.flush()?;
+        superblock.clean = clean;
+        superblock.cut = cut.lsn;
+        superblock.replay = cut.log;
+        superblock.epoch = self.log.epoch();
+        superblock.table = table;
+        superblock.live = cut.live;
+        superblock.next_generation = cut.next_generation;
+        superblock.next_node = cut.version.next().0;
+        superblock.written = now_nanoseconds();
+        self.write_superblock(&superblock)?;
+        *self.superblock.lock() = superblock;
+        self.log.reclaim(cut.log);
+        self.table.release(cut.version, |run| {
+            if self.options.discard && self.device.discard(run.offset, run.length).is_ok() {
+                self.stats.discarded_bytes.fetch_add(run.length, Ordering::Relaxed);
+            }
+        });
+        Ok(())
+    }
+
+    /// The instant of the checkpoint (CP-3).
+    fn cut(&self) -> Cut {
+        let _moves = self.moves.write();
+        let _eviction = self.eviction.lock();
+        let start = Instant::now();
+        let sequencer = self.sequencer.lock();
+        let _gate = self.gate.write();
+        let (interval, dirty) = self.cache.cut();
+        let root = |tree| {
+            let node = self.root(tree).read();
+            Root { node: node.id, height: node.state.read().height }
+        };
+        let cut = Cut {
+            dirty,
+            interval,
+            lsn: *sequencer,
+            log: self.log.cut(),
+            version: self.table.snapshot(),
+            live: RootPair { metadata: root(Tree::Metadata), data: root(Tree::Data) },
+            // Every node of this checkpoint is still to be written with a generation above what the counter says now.
+            next_generation: self.next_generation.load(Ordering::Relaxed) + (1 << 20),
+        };
+        drop(sequencer);
+        self.stats.cut_micros.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+        cut
+    }
+
+    /// Writes one node as it was at the cut.
+    fn write_cut_node(&self, node: &NodeRef, cut: &mut Cut) -> Result<()> {
+        let image = {
+            let mut state = node.state.write();
+            match state.frozen.take() {
+                Some(image) => {
+                    state.writing = true;
+                    *image
+                }
+                None if state.dirty == Some(cut.interval) => self.take_image(node, &mut state),
+                // Written by the eviction before the cut, or listed twice.
+                None => return Ok(()),
+            }
+        };
+        if cut.version.lookup(node.id).is_none() {
+            // It came and went before the cut.
+            node.state.write().writing = false;
+            return Ok(());
+        }
+        let written = self.write_image(&image, Cause::Checkpoint)?;
+        let mut state = node.state.write();
+        self.table.record_checkpoint_write(&mut cut.version, node.id, &written.entry);
+        self.place_parts(&mut state, &image, &written);
+        Ok(())
+    }
+
+    pub(crate) fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
+        let offset = superblock_offsets(superblock.capacity)[superblock.slot()];
+        let encoded = superblock.encode();
+        let mut buffer = Buffer::zeroed(encoded.len());
+        buffer[..encoded.len()].copy_from_slice(&encoded);
+        let pieces: Vec<Bytes> = vec![buffer.freeze()];
+        self.device.write(&[WriteRequest { offset, pieces }])?;
+        self.stats.table_bytes.fetch_add(encoded.len() as u64, Ordering::Relaxed);
+        self.device.flush()?;
+        Ok(())
+    }
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now_nanoseconds() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_nanos() as u64)
+}

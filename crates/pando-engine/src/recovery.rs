@@ -1,0 +1,245 @@
+//! Making and opening a volume: superblock, block table, roots, then the log (design 5).
+//!
+//! * CP-2 replay is idempotent: the trees of a checkpoint hold exactly the records up to its cut, and recovery writes to free
+//!   space only until its own checkpoint is durable. A crash during recovery is just another crash.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pando_device::{Buffer, Device, ReadRequest};
+use pando_format::superblock::{LABEL_LENGTH_MAX, MARGIN_LENGTH, SUPERBLOCK_LENGTH, superblock_offsets};
+use pando_format::{
+    Features, KeyRange, Lsn, Msn, NodeId, Region, Root, RootPair, Superblock, TableRoot, Tree,
+};
+
+use crate::betree::node::{CachedNode, Node, NodeRef};
+use crate::betree::tree::TreeRoot;
+use crate::cache::NodeCache;
+use crate::checkpoint::now_nanoseconds;
+use crate::log::batch::LOG_START;
+use crate::log::redo_log::RedoLog;
+use crate::log::replay::{LogSource, Replay};
+use crate::options::{Background, FormatOptions, Options};
+use crate::space::allocator::Allocator;
+use crate::space::block_table::BlockTable;
+use crate::volume::{Pieces, Volume};
+use crate::{Error, Result};
+
+/// The smallest volume, in bytes.
+pub const CAPACITY_MIN: u64 = 16 << 20;
+
+const MIB: u64 = 1 << 20;
+
+/// Writes an empty volume. Durable when it returns.
+pub(crate) fn format(device: Arc<dyn Device>, options: &FormatOptions) -> Result<()> {
+    let superblock = plan(device.capacity(), options)?;
+    // Both superblocks are made unreadable first, so that a crash leaves no old volume half overwritten.
+    wipe(&*device, &superblock)?;
+    let allocator = Arc::new(Allocator::new(&superblock.node_regions));
+    let table = BlockTable::new(superblock.volume, allocator.clone());
+    let cache = NodeCache::new();
+    let roots = Tree::ALL.map(|tree| {
+        let id = table.insert_new(tree, 0);
+        let node = CachedNode::new(id, tree, Node::empty_leaf(KeyRange::all(), Msn::default()));
+        cache.insert(node.clone());
+        node
+    });
+    let log = RedoLog::open(
+        device.clone(),
+        superblock.log,
+        superblock.volume,
+        superblock.epoch,
+        LOG_START,
+        LOG_START,
+        Lsn(0),
+    )?;
+    let options = Options { background: Background::Manual, ..Options::default() };
+    let volume =
+        Volume::new(Pieces { device, options, superblock, table, allocator, log, cache, roots: roots.clone(), lsn: Lsn(0) });
+    for root in &roots {
+        let mut state = root.state.write();
+        volume.mark_dirty(root, &mut state);
+        volume.account(&mut state);
+    }
+    // Twice, so that both superblocks are there.
+    volume.checkpoint(true)?;
+    volume.checkpoint(true)
+}
+
+fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock> {
+    let capacity = capacity / 4096 * 4096;
+    if capacity < CAPACITY_MIN {
+        let what = format!("a volume needs at least {} MiB, and the device has {} KiB", CAPACITY_MIN / MIB, capacity >> 10);
+        return Err(Error::Invalid { what });
+    }
+    if options.label.len() > LABEL_LENGTH_MAX {
+        return Err(Error::Invalid { what: format!("a label has at most {LABEL_LENGTH_MAX} bytes") });
+    }
+    // Small volumes get small nodes, so that the reserve for copy on write stays a small part of them.
+    let node_bytes = options.node_bytes.unwrap_or_else(|| {
+        ((capacity / 256).next_power_of_two() / 2).clamp(64 << 10, 4 << 20) as u32
+    });
+    let basement_bytes = options.basement_bytes.unwrap_or((node_bytes / 32).max(16 << 10));
+    let fanout = options.fanout.unwrap_or(16);
+    if node_bytes < 4096 || basement_bytes > node_bytes / 2 || basement_bytes < 256 || fanout < 4 {
+        let what = "nodes need at least 4 KiB and 4 children, and room for two basement nodes of 256 bytes or more";
+        return Err(Error::Invalid { what: what.to_owned() });
+    }
+    let log_bytes = options.log_bytes.unwrap_or_else(|| {
+        // 64 MiB to 4 GiB where the volume has the room.
+        (capacity / 16).clamp((64 * MIB).min(capacity / 8), 4096 * MIB)
+    });
+    let log_bytes = log_bytes / 4096 * 4096;
+    let log_start = 2 * MARGIN_LENGTH;
+    let nodes_start = (log_start + log_bytes).next_multiple_of(MARGIN_LENGTH);
+    let nodes_end = superblock_offsets(capacity)[1] / MARGIN_LENGTH * MARGIN_LENGTH;
+    if log_bytes < 256 << 10 || nodes_start + 4 * MIB > nodes_end {
+        return Err(Error::Invalid { what: "the log leaves no room for nodes, or is smaller than 256 KiB".to_owned() });
+    }
+    let now = now_nanoseconds();
+    let none = Root { node: NodeId::EMPTY, height: 0 };
+    Ok(Superblock {
+        volume: options.volume_id,
+        features: Features::default(),
+        label: options.label.clone(),
+        capacity,
+        node_bytes,
+        basement_bytes,
+        fanout,
+        compression: options.compression,
+        clean: true,
+        device: 0,
+        device_count: 1,
+        log: Region { device: 0, offset: log_start, length: log_bytes },
+        node_regions: vec![Region { device: 0, offset: nodes_start, length: nodes_end - nodes_start }],
+        epoch: 1,
+        checkpoint: 0,
+        cut: Lsn(0),
+        replay: LOG_START,
+        table: TableRoot::default(),
+        live: RootPair { metadata: none, data: none },
+        snapshots: None,
+        next_node: 1,
+        next_generation: 1,
+        created: now,
+        written: now,
+    })
+}
+
+fn wipe(device: &dyn Device, superblock: &Superblock) -> Result<()> {
+    // With them the first batch of an old log, in case the volume is given the same id again.
+    for offset in superblock_offsets(superblock.capacity).into_iter().chain([superblock.log.offset]) {
+        let pieces = vec![Buffer::zeroed(SUPERBLOCK_LENGTH).freeze()];
+        device.write(&[pando_device::WriteRequest { offset, pieces }])?;
+    }
+    Ok(device.flush()?)
+}
+
+/// The newest superblock of a device, or why there is none.
+pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+    let mut found: Option<Superblock> = None;
+    let mut first_error = None;
+    // A device may have grown since it was formatted: the first superblock says where the second is.
+    let mut offsets = superblock_offsets(device.capacity()).to_vec();
+    let mut at = 0;
+    while at < offsets.len() {
+        let offset = offsets[at];
+        at += 1;
+        if offset + SUPERBLOCK_LENGTH as u64 > device.capacity() {
+            continue;
+        }
+        let mut request = [ReadRequest { offset, buffer: Buffer::zeroed(SUPERBLOCK_LENGTH) }];
+        device.read(&mut request)?;
+        let [request] = request;
+        match Superblock::decode(&request.buffer.freeze()) {
+            Ok(superblock) => {
+                for other in superblock_offsets(superblock.capacity) {
+                    if !offsets.contains(&other) {
+                        offsets.push(other);
+                    }
+                }
+                if found.as_ref().is_none_or(|found| found.checkpoint < superblock.checkpoint) {
+                    found = Some(superblock);
+                }
+            }
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    match (found, first_error) {
+        (Some(superblock), _) if superblock.capacity > device.capacity() => Err(Error::NotAVolume {
+            what: format!(
+                "{} was formatted with {} bytes, but has only {}",
+                device.name(),
+                superblock.capacity,
+                device.capacity()
+            ),
+        }),
+        (Some(superblock), _) => Ok(superblock),
+        (None, Some(error)) => {
+            Err(Error::NotAVolume { what: format!("{} holds no PandoFS volume: {error}", device.name()) })
+        }
+        (None, None) => Err(Error::NotAVolume { what: format!("{} is too small for a volume", device.name()) }),
+    }
+}
+
+/// Opens a volume and replays its log.
+pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> {
+    let superblock = read_superblock(&*device)?;
+    let allocator = Arc::new(Allocator::new(&superblock.node_regions));
+    let next = NodeId(superblock.next_node);
+    let table = BlockTable::load(superblock.volume, allocator.clone(), &*device, superblock.table, next)?;
+    let source = LogSource {
+        device: device.clone(),
+        region: superblock.log,
+        volume: superblock.volume,
+        epochs: superblock.epoch..=superblock.epoch,
+        start: superblock.replay,
+        cut: superblock.cut,
+    };
+    let replay = Replay::find(source)?;
+    // What bindings name must survive until the checkpoint below (CP-1).
+    let bound = replay.bound_extents();
+    for extent in &bound {
+        allocator.reserve(*extent)?;
+        allocator.free_later(*extent);
+    }
+    let epoch = superblock.epoch + 1;
+    let log = RedoLog::open(
+        device.clone(),
+        superblock.log,
+        superblock.volume,
+        epoch,
+        superblock.replay,
+        replay.end(),
+        replay.last(),
+    )?;
+    let cut = superblock.cut;
+    let live = superblock.live;
+    let cache = NodeCache::new();
+    // The roots come in through the volume's own way of loading, so it is put together first with what it needs for that.
+    let placeholder = |tree, root: Root| {
+        CachedNode::new(root.node, tree, Node::empty_leaf(KeyRange::all(), Msn::default()))
+    };
+    let roots = [placeholder(Tree::Metadata, live.metadata), placeholder(Tree::Data, live.data)];
+    let volume = Arc::new(Volume::new(Pieces { device, options, superblock, table, allocator, log, cache, roots, lsn: cut }));
+    for (tree, root) in [(Tree::Metadata, live.metadata), (Tree::Data, live.data)] {
+        let node: NodeRef = volume.node(root.node)?;
+        volume.load_all(&node)?;
+        node.state.read().expect_height(&node, Some(root.height))?;
+        TreeRoot::replace(&mut volume.root(tree).write(), node);
+    }
+    volume.doomed.lock().extend(volume.table.pending_reclamation());
+    replay.for_each(|lsn, operations| {
+        volume.stats.records_replayed.fetch_add(1, Ordering::Relaxed);
+        volume.replay_record(lsn, &operations)?;
+        volume.make_room_for_replay()
+    })?;
+    if !volume.options.read_only {
+        // The new epoch is durable before anything is appended (LOG-3), and the log is empty again.
+        volume.checkpoint(false)?;
+    }
+    Ok(volume)
+}
+

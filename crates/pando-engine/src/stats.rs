@@ -1,0 +1,125 @@
+//! Counters of an open volume, since it was opened.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::cache::write_back::Cause;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Live counters, changed without order.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $($(#[$doc])* pub(crate) $name: AtomicU64,)*
+        }
+
+        /// The counters at one instant, and what else describes a running volume.
+        #[derive(Debug, Clone, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Memory of the node cache, in bytes.
+            pub cache_bytes: u64,
+            /// What writing back all dirty nodes would take, in bytes.
+            pub dirty_bytes: u64,
+            /// The last LSN given out.
+            pub last_lsn: u64,
+            /// The last LSN known to be durable in the log.
+            pub durable_lsn: u64,
+            /// Bytes of the log that a recovery would read.
+            pub log_used_bytes: u64,
+            /// Bytes of the log region.
+            pub log_capacity_bytes: u64,
+        }
+
+        impl Counters {
+            /// What the counters say now; the rest is for the caller to fill in.
+            pub(crate) fn read(&self) -> Stats {
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* ..Stats::default() }
+            }
+        }
+
+        impl Stats {
+            /// Every number with its name, for output.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![
+                    $((stringify!($name), self.$name),)*
+                    ("cache_bytes", self.cache_bytes),
+                    ("dirty_bytes", self.dirty_bytes),
+                    ("last_lsn", self.last_lsn),
+                    ("durable_lsn", self.durable_lsn),
+                    ("log_used_bytes", self.log_used_bytes),
+                    ("log_capacity_bytes", self.log_capacity_bytes),
+                ]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Batches applied.
+    batches,
+    /// Bytes of keys and values that came with them.
+    bytes_in,
+    /// Point queries, also those that missed.
+    gets,
+    /// Range queries, also those that missed.
+    scans,
+    /// Queries that had to wait for the device.
+    misses,
+    /// Messages that came into a root.
+    messages,
+    /// Messages that went straight to a leaf instead.
+    straight_messages,
+    /// Buffers moved down one level.
+    flushes,
+    /// Memory of the messages in them, in bytes.
+    flushed_bytes,
+    /// Nodes split.
+    splits,
+    /// Nodes merged.
+    merges,
+    /// Subtrees cut off unread.
+    pruned_subtrees,
+    /// Node headers read.
+    nodes_read,
+    /// Reads of parts of nodes.
+    parts_read,
+    /// Bytes read from the device for nodes.
+    bytes_read,
+    /// Nodes written.
+    nodes_written,
+    /// Bytes written for checkpoints: nodes.
+    checkpoint_bytes,
+    /// Bytes written to make room in memory.
+    eviction_bytes,
+    /// Bytes written to bind runs of the log to their places in nodes.
+    binding_bytes,
+    /// Bytes written for block table pages and superblocks.
+    table_bytes,
+    /// Bytes written to the log.
+    log_bytes,
+    /// Bytes discarded.
+    discarded_bytes,
+    /// Requests for durability.
+    syncs,
+    /// Checkpoints completed.
+    checkpoints,
+    /// Time of all checkpoints, in microseconds.
+    checkpoint_micros,
+    /// Time for which the cut of the last checkpoint held back operations, in microseconds.
+    cut_micros,
+    /// Records replayed when the volume was opened.
+    records_replayed,
+}
+
+impl Counters {
+    /// Counts a node written.
+    pub(crate) fn count_written(&self, cause: Cause, bytes: u64) {
+        self.nodes_written.fetch_add(1, Ordering::Relaxed);
+        let counter = match cause {
+            Cause::Checkpoint => &self.checkpoint_bytes,
+            Cause::Eviction => &self.eviction_bytes,
+            Cause::Binding => &self.binding_bytes,
+        };
+        counter.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

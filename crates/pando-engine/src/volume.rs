@@ -1,0 +1,243 @@
+//! An open volume: what the layers of the engine share.
+//!
+//! Lock order, outermost first. Nobody waits for the device with any of them held but `checkpointing`, `moves` and
+//! `eviction`, for which only background work waits.
+//!
+//! 1. `checkpointing`: one checkpoint at a time.
+//! 2. `moves`: shared by a move of a range while its record is half applied, exclusive for a cut.
+//! 3. `eviction`: a write-back that no cut may cross.
+//! 4. `sequencer`: gives LSNs; from there to the last injection of a record.
+//! 5. `gate`: shared by each step of maintenance, exclusive for a cut.
+//! 6. the root pointer of a tree, then nodes from parent to child.
+//! 7. cache shards, the dirty list, block table, allocator, log, signals: leaves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pando_device::Device;
+use pando_format::{Compression, Lsn, NodeId, Superblock, Tree, VolumeId};
+use parking_lot::{Mutex, RwLock};
+
+use crate::background::Signals;
+use crate::betree::node::{CachedNode, Node, NodeRef};
+use crate::betree::tree::TreeRoot;
+use crate::cache::NodeCache;
+use crate::log::batch::Binder;
+use crate::log::redo_log::RedoLog;
+use crate::options::Options;
+use crate::space::allocator::Allocator;
+use crate::space::block_table::BlockTable;
+use crate::stats::Counters;
+use crate::{Error, Result};
+
+/// The sizes that shape the trees, in bytes and numbers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// A leaf splits above this; an interior node flushes above this.
+    pub(crate) node_bytes: usize,
+    /// About the size of a basement node.
+    pub(crate) basement_bytes: usize,
+    /// An interior node splits above so many edges.
+    pub(crate) fanout: usize,
+}
+
+/// See the module.
+pub(crate) struct Volume {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) options: Options,
+    pub(crate) volume_id: VolumeId,
+    pub(crate) compression: Compression,
+    pub(crate) shape: Shape,
+    pub(crate) checkpointing: Mutex<()>,
+    pub(crate) moves: RwLock<()>,
+    pub(crate) eviction: Mutex<()>,
+    pub(crate) sequencer: Mutex<Lsn>,
+    pub(crate) gate: RwLock<()>,
+    trees: [TreeRoot; 2],
+    pub(crate) cache: NodeCache,
+    pub(crate) table: BlockTable,
+    pub(crate) allocator: Arc<Allocator>,
+    pub(crate) log: RedoLog,
+    /// The superblock as it was last written.
+    pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) next_generation: AtomicU64,
+    /// Roots of subtrees that no tree leads to any more, with their heights, to be taken apart.
+    pub(crate) doomed: Mutex<Vec<(NodeId, u8)>>,
+    pub(crate) stats: Counters,
+    pub(crate) signals: Signals,
+    failure: Mutex<Option<String>>,
+    closed: AtomicBool,
+}
+
+/// What a volume is put together from.
+pub(crate) struct Pieces {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) options: Options,
+    pub(crate) superblock: Superblock,
+    pub(crate) table: BlockTable,
+    pub(crate) allocator: Arc<Allocator>,
+    pub(crate) log: RedoLog,
+    pub(crate) cache: NodeCache,
+    pub(crate) roots: [NodeRef; 2],
+    pub(crate) lsn: Lsn,
+}
+
+impl Volume {
+    pub(crate) fn new(pieces: Pieces) -> Self {
+        let Pieces { device, options, superblock, table, allocator, log, cache, roots, lsn } = pieces;
+        for root in &roots {
+            root.pinned.store(true, Ordering::Relaxed);
+        }
+        Self {
+            device,
+            volume_id: superblock.volume,
+            compression: superblock.compression,
+            shape: Shape {
+                node_bytes: superblock.node_bytes as usize,
+                basement_bytes: superblock.basement_bytes as usize,
+                fanout: superblock.fanout as usize,
+            },
+            checkpointing: Mutex::new(()),
+            moves: RwLock::new(()),
+            eviction: Mutex::new(()),
+            sequencer: Mutex::new(lsn),
+            gate: RwLock::new(()),
+            trees: roots.map(TreeRoot::new),
+            cache,
+            table,
+            allocator,
+            log,
+            next_generation: AtomicU64::new(superblock.next_generation),
+            superblock: Mutex::new(superblock),
+            doomed: Mutex::default(),
+            stats: Counters::default(),
+            signals: Signals::new(options.background),
+            failure: Mutex::default(),
+            closed: AtomicBool::new(false),
+            options,
+        }
+    }
+
+    /// One of the trees.
+    pub(crate) fn root(&self, tree: Tree) -> &TreeRoot {
+        &self.trees[tree as usize]
+    }
+
+    /// Makes a new node known. The caller holds the gate.
+    pub(crate) fn add_node(&self, tree: Tree, mut state: Node) -> NodeRef {
+        let id = self.table.insert_new(tree, state.height);
+        self.account(&mut state);
+        let node = CachedNode::new(id, tree, state);
+        self.cache.insert(node.clone());
+        let mut state = node.state.write();
+        self.mark_dirty(&node, &mut state);
+        self.account(&mut state);
+        drop(state);
+        node
+    }
+
+    /// Does away with a node that no tree leads to any more. The caller holds the gate and the node's lock.
+    pub(crate) fn drop_node(&self, node: &NodeRef, state: &mut Node) {
+        // A checkpoint may still have to write what it was at the cut.
+        self.mark_dirty(node, state);
+        state.dropped = true;
+        state.dirty = None;
+        self.discount(state);
+        self.cache.remove(node.id);
+        self.table.remove(node.id);
+    }
+
+    /// Bytes of a node on the device; 0 if it has not been written.
+    pub(crate) fn stored_length(&self, id: NodeId) -> usize {
+        self.table.lookup(id).map_or(0, |entry| entry.length as usize)
+    }
+
+    /// Marks subtrees as cut off, in the block table as well, so that a crash does not lose sight of them. The caller
+    /// holds the gate.
+    pub(crate) fn doom(&self, subtrees: impl IntoIterator<Item = (NodeId, u8)>) {
+        let mut doomed = self.doomed.lock();
+        for (id, height) in subtrees {
+            self.table.set_references(id, 0, true);
+            doomed.push((id, height));
+        }
+    }
+
+    /// Takes one cut-off node apart; false if there is none. Leaves are freed unread.
+    pub(crate) fn reclaim_doomed(&self) -> Result<bool> {
+        let Some((id, height)) = self.doomed.lock().pop() else { return Ok(false) };
+        if height == 0 {
+            let _gate = self.gate.read_recursive();
+            self.free_doomed(id);
+            return Ok(true);
+        }
+        let node = match self.node(id) {
+            Ok(node) => node,
+            Err(error) => {
+                self.doomed.lock().push((id, height));
+                return Err(error);
+            }
+        };
+        let _gate = self.gate.read_recursive();
+        let children: Vec<_> = {
+            let state = node.state.read();
+            state.expect_height(&node, Some(height))?;
+            let edges = state.interior().children.iter().filter(|child| !child.id.is_empty());
+            edges.map(|child| (child.id, height - 1)).collect()
+        };
+        self.doom(children);
+        self.free_doomed(id);
+        Ok(true)
+    }
+
+    fn free_doomed(&self, id: NodeId) {
+        match self.cache.peek(id) {
+            Some(node) => {
+                let mut state = node.state.write();
+                self.drop_node(&node, &mut state);
+            }
+            None => self.table.remove(id),
+        }
+    }
+
+    /// The binder of the log.
+    pub(crate) fn binder(&self) -> &dyn Binder {
+        self
+    }
+
+    /// Notes that a write failed: from now on the volume takes no changes.
+    pub(crate) fn poison(&self, cause: &dyn std::fmt::Display) -> Error {
+        let mut failure = self.failure.lock();
+        let why = failure.get_or_insert_with(|| cause.to_string()).clone();
+        self.signals.progress();
+        Error::ReadOnly { why }
+    }
+
+    /// Fails if the volume takes no changes.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.options.read_only {
+            return Err(Error::ReadOnly { why: "it was opened so".to_owned() });
+        }
+        if self.is_closed() {
+            return Err(Error::ReadOnly { why: "it was closed".to_owned() });
+        }
+        match &*self.failure.lock() {
+            Some(why) => Err(Error::ReadOnly { why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// True after the last checkpoint of a volume that is closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Says that nothing may change any more.
+    pub(crate) fn set_closed(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Why the volume takes no changes since it was opened, if so.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+}
