@@ -352,8 +352,13 @@ impl Operations for FileSystem {
     }
 
     fn make_room(&self, may_wait: bool) -> Result<()> {
-        // The engine's call returns at once where there is room.
-        let _ = may_wait;
-        Ok(self.store.engine().make_room()?)
+        let engine = self.store.engine();
+        if engine.has_room() {
+            return Ok(());
+        }
+        if !may_wait {
+            return Err(Error::Busy);
+        }
+        Ok(engine.make_room()?)
     }
 }
