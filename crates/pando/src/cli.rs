@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, rm, stat, umount,
+    cat, check, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, rm, stat, umount,
 };
 use crate::failure::{Result, Status};
 
@@ -46,6 +46,8 @@ pub enum Command {
     Mount(mount::MountArgs),
     /// Unmount a volume, and wait until everything is on its device.
     Umount(umount::UmountArgs),
+    /// Verify a volume that is not mounted.
+    Check(check::CheckArgs),
     /// Show what a volume is: its size, how full it is, its label, its state.
     Info(info::InfoArgs),
     /// Show the structures on a device: superblocks, block table, nodes, log.
@@ -77,6 +79,7 @@ impl Command {
             Self::Format(args) => format::run(args),
             Self::Mount(args) => mount::run(args),
             Self::Umount(args) => umount::run(args),
+            Self::Check(args) => check::run(args),
             Self::Info(args) => info::run(args),
             Self::Dump(args) => dump::run(args),
             Self::Ls(args) => ls::run(args),
@@ -93,7 +96,10 @@ impl Command {
 
     /// The exit status where the command could not run at all.
     pub fn failure_status(&self) -> u8 {
-        1
+        match self {
+            Self::Check(_) => 2,
+            _ => 1,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod cat;
+pub mod check;
 pub mod completions;
 pub mod cp;
 pub mod dump;

@@ -28,7 +28,7 @@ pub enum Location {
 impl VolumePath {
     /// Reads an argument that must be `VOLUME:/path`.
     pub fn parse(argument: &OsStr) -> Result<Self> {
-        split(argument, |volume| is_volume(volume)).ok_or_else(|| {
+        split(argument, is_volume).ok_or_else(|| {
             let text = shown(argument.as_bytes());
             let advice =
                 if Path::new(argument).exists() { format!("{text}:/") } else { "VOLUME:/path".to_owned() };
@@ -40,7 +40,7 @@ impl VolumePath {
 impl Location {
     /// Reads an argument that may be either.
     pub fn parse(argument: &OsStr) -> Self {
-        match split(argument, |volume| is_volume(volume)) {
+        match split(argument, is_volume) {
             // `a:/b` where there is no `a` but a directory `a:`.
             Some(place) if !place.volume.exists() && Path::new(argument).symlink_metadata().is_ok() => {
                 Self::Host(argument.into())

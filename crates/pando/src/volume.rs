@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pando_device::Access;
 use pando_device::{DeviceError, FileDevice};
-use pando_engine::Options;
+use pando_engine::{Engine, Options};
 use pando_fs::FileSystem;
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -47,6 +47,11 @@ impl Volume {
         let options = Options { cache_bytes: CACHE_BYTES, read_only, ..Options::default() };
         let fs = FileSystem::open(Arc::new(device), options).map_err(|error| open_failure(path, &error))?;
         Ok(Self { files: Files::new(fs.clone(), umask()), path: path.to_owned(), fs })
+    }
+
+    /// What keeps it.
+    pub fn engine(&self) -> &Engine {
+        self.fs.engine()
     }
 
     /// Makes everything durable and closes the volume.
@@ -91,7 +96,11 @@ impl Volumes {
 
     /// Makes everything durable and closes all. Fails with the first error, having closed the others.
     pub fn close(self) -> Result<()> {
-        self.open.into_iter().map(|(_, volume)| volume.close()).fold(Ok(()), |first, next| first.and(next))
+        let mut outcome = Ok(());
+        for (_, volume) in self.open {
+            outcome = outcome.and(volume.close());
+        }
+        outcome
     }
 }
 

@@ -279,7 +279,6 @@ fn metadata(stat: &Stat) -> Metadata {
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
-        links: stat.st_nlink as u64,
         size: stat.st_size as u64,
         device: stat.st_rdev,
         accessed: from_epoch(stat.st_atime, stat.st_atime_nsec as u32),

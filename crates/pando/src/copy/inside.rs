@@ -231,7 +231,6 @@ fn metadata(volume: u64, attributes: &Attributes) -> Metadata {
         mode: attributes.mode,
         uid: attributes.uid,
         gid: attributes.gid,
-        links: attributes.links.into(),
         size: attributes.size,
         device: attributes.device,
         accessed: attributes.accessed,

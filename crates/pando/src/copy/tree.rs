@@ -36,8 +36,6 @@ pub struct Metadata {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names it has.
-    pub links: u64,
     /// Bytes.
     pub size: u64,
     /// Major and minor number of a device node, as `makedev` packs them.
