@@ -1,0 +1,155 @@
+//! What is copied into a volume comes out as it was.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use common::{Random, Sandbox, name, seed, snapshot};
+
+/// Names that programs trip over.
+const ODD_NAMES: [&[u8]; 9] =
+    [b"new\nline", b"\xff\xfe", b"\x01", b" ", b"-rf", b"a:", b"back\\slash", b"*", "ünï".as_bytes()];
+
+/// Sizes around the borders of blocks, of the copier's pieces and of small files.
+const SIZES: [usize; 9] = [0, 1, 200, 4095, 4096, 4097, 65_536, 65_537, (1 << 20) + 4097];
+
+fn build_tree(root: &Path, random: &mut Random) {
+    fs::create_dir(root).unwrap();
+    let mut directories = vec![root.to_owned()];
+    for i in 0..12 {
+        let above = directories[random.below(directories.len() as u64) as usize].clone();
+        let directory = above.join(format!("directory {i}"));
+        fs::create_dir(&directory).unwrap();
+        directories.push(directory);
+    }
+    for (i, size) in SIZES.into_iter().cycle().take(40).enumerate() {
+        let directory = &directories[random.below(directories.len() as u64) as usize];
+        let file = directory.join(format!("file {i}"));
+        fs::write(&file, random.bytes(size)).unwrap();
+        let mode = [0o644, 0o600, 0o755, 0o4711, 0o444][random.below(5) as usize];
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let modified = UNIX_EPOCH + Duration::new(random.below(4 << 30), random.below(1_000_000_000) as u32);
+        fs::File::open(&file).unwrap().set_modified(modified).unwrap();
+    }
+    for odd in ODD_NAMES {
+        fs::write(root.join(name(odd)), odd).unwrap();
+    }
+    symlink("directory 0", root.join("link")).unwrap();
+    symlink("/nowhere/at all", root.join("dangling")).unwrap();
+    symlink("x".repeat(3000), root.join("long")).unwrap();
+    let sparse = fs::File::create(root.join("sparse")).unwrap();
+    sparse.set_len(64 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, b"in the middle", 33 << 20).unwrap();
+    fs::set_permissions(&directories[3], fs::Permissions::from_mode(0o2750)).unwrap();
+}
+
+#[test]
+fn a_tree_comes_out_as_it_went_in() {
+    let sandbox = Sandbox::with_volume();
+    build_tree(&sandbox.path("tree"), &mut Random(seed()));
+    let before = snapshot(&sandbox.path("tree"));
+
+    sandbox.ok(["cp", "-a", "tree", "v.img:/"]);
+    sandbox.check("v.img");
+    sandbox.ok(["cp", "-a", "v.img:/tree", "out"]);
+    assert_eq!(snapshot(&sandbox.path("out")), before, "out of the volume");
+
+    sandbox.ok(["cp", "-a", "v.img:/tree", "v.img:/inside"]);
+    sandbox.ok(["format", "--size", "256M", "-c", "zstd", "w.img"]);
+    sandbox.ok(["cp", "-a", "v.img:/inside", "w.img:/tree"]);
+    sandbox.check("w.img");
+    sandbox.ok(["cp", "-a", "w.img:/tree", "again"]);
+    assert_eq!(snapshot(&sandbox.path("again")), before, "through a copy inside and a second volume");
+
+    sandbox.ok(["rm", "-r", "v.img:/tree", "v.img:/inside"]);
+    assert_eq!(sandbox.lines(["ls", "-A", "v.img:/"]), [""; 0]);
+    sandbox.check("v.img");
+}
+
+#[test]
+fn holes_stay_holes() {
+    let sandbox = Sandbox::with_volume();
+    let sparse = fs::File::create(sandbox.path("sparse")).unwrap();
+    sparse.set_len(1 << 40).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, b"far behind", 1 << 39).unwrap();
+    sandbox.ok(["cp", "sparse", "v.img:/"]);
+    let stat = &sandbox.json(["stat", "--json", "v.img:/sparse"])[0];
+    assert_eq!(stat["size"], 1_u64 << 40);
+    assert!(stat["allocated"].as_u64().unwrap() < 1 << 20, "{stat}");
+    sandbox.ok(["cp", "v.img:/sparse", "out"]);
+    let out = fs::File::open(sandbox.path("out")).unwrap();
+    assert_eq!(out.metadata().unwrap().len(), 1 << 40);
+    let mut bytes = [0; 10];
+    std::os::unix::fs::FileExt::read_exact_at(&out, &mut bytes, 1 << 39).unwrap();
+    assert_eq!(&bytes, b"far behind");
+}
+
+#[test]
+fn a_second_copy_overwrites_in_place() {
+    let sandbox = Sandbox::with_volume();
+    fs::write(sandbox.path("f"), "a long first version").unwrap();
+    sandbox.ok(["cp", "f", "v.img:/f"]);
+    let first = sandbox.json(["stat", "--json", "v.img:/f"])[0]["inode"].clone();
+    fs::write(sandbox.path("f"), "short").unwrap();
+    sandbox.ok(["cp", "-n", "f", "v.img:/f"]);
+    assert_eq!(sandbox.ok(["cat", "v.img:/f"]), b"a long first version");
+    sandbox.ok(["cp", "f", "v.img:/f"]);
+    assert_eq!(sandbox.ok(["cat", "v.img:/f"]), b"short");
+    assert_eq!(sandbox.json(["stat", "--json", "v.img:/f"])[0]["inode"], first);
+}
+
+#[test]
+fn a_copy_that_cannot_read_one_file_copies_the_rest() {
+    let sandbox = Sandbox::with_volume();
+    fs::create_dir(sandbox.path("tree")).unwrap();
+    for file in ["a", "b", "c"] {
+        fs::write(sandbox.path("tree").join(file), file).unwrap();
+    }
+    sandbox.ok(["mkdir", "-p", "v.img:/tree/b"]);
+    sandbox.refused(["cp", "-r", "tree", "v.img:/"], 1, &["tree/b", "directory"]);
+    assert_eq!(sandbox.lines(["ls", "v.img:/tree"]), ["a", "b", "c"]);
+    assert_eq!(sandbox.ok(["cat", "v.img:/tree/c"]), b"c");
+}
+
+#[test]
+fn a_tree_deeper_than_any_path_may_be() {
+    let sandbox = Sandbox::with_volume();
+    let component = "d".repeat(200);
+    let path = format!("v.img:/{}", vec![component.as_str(); 100].join("/"));
+    sandbox.ok(["mkdir", "-p", &path]);
+    fs::write(sandbox.path("f"), "at the bottom").unwrap();
+    sandbox.ok(["cp", "f", &format!("{path}/f")]);
+    sandbox.ok(["cp", "-a", &format!("v.img:/{component}"), "v.img:/copy"]);
+    let bottom = format!("v.img:/copy/{}/f", vec![component.as_str(); 99].join("/"));
+    assert_eq!(sandbox.ok(["cat", &bottom]), b"at the bottom");
+    sandbox.ok(["cp", "-a", "v.img:/copy", "out"]);
+    sandbox.ok(["rm", "-r", &format!("v.img:/{component}"), "v.img:/copy"]);
+    sandbox.ok(["cp", "-a", "out", "v.img:/back"]);
+    assert_eq!(sandbox.ok(["cat", &bottom.replace("/copy/", "/back/")]), b"at the bottom");
+    sandbox.check("v.img");
+}
+
+#[test]
+fn extended_attributes_go_along() {
+    let sandbox = Sandbox::with_volume();
+    fs::write(sandbox.path("f"), "x").unwrap();
+    let large = vec![7; 3000];
+    for (attribute, value) in [("user.small", &b"v"[..]), ("user.large", &large)] {
+        let set = rustix::fs::setxattr(sandbox.path("f"), attribute, value, rustix::fs::XattrFlags::empty());
+        if set == Err(rustix::io::Errno::OPNOTSUPP) {
+            println!(
+                "SKIPPED extended_attributes_go_along: the temporary directory keeps no extended attributes"
+            );
+            return;
+        }
+        set.unwrap();
+    }
+    sandbox.ok(["cp", "-a", "f", "v.img:/f"]);
+    sandbox.ok(["cp", "-a", "v.img:/f", "out"]);
+    let mut value = vec![0; 5000];
+    let length = rustix::fs::getxattr(sandbox.path("out"), "user.large", &mut value[..]).unwrap();
+    assert_eq!(value[..length], large);
+}
