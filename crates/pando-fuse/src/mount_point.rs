@@ -58,17 +58,27 @@ impl std::fmt::Display for MountError {
             Self::Device(error) if error.kind() == io::ErrorKind::NotFound => f.write_str(
                 "there is no /dev/fuse; load the module with `modprobe fuse`, or use the unmounted commands",
             ),
-            Self::Device(error) => write!(f, "cannot open /dev/fuse: {error}"),
+            Self::Device(error) => write!(f, "cannot open /dev/fuse: {}", words(error)),
             Self::Refused { action, path, why } => write!(f, "cannot {action} {}: {why}", path.display()),
             Self::Busy { path } => {
                 write!(f, "{} is in use; `fuser -vm {}` shows by whom", path.display(), path.display())
             }
-            Self::Handshake(error) => write!(f, "the kernel's FUSE does not accept the connection: {error}"),
+            Self::Handshake(error) => {
+                write!(f, "the kernel's FUSE does not accept the connection: {}", words(error))
+            }
         }
     }
 }
 
 impl std::error::Error for MountError {}
+
+/// An error in the middle of a sentence: no capital, no number.
+fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_lowercase().chain(letters).collect())
+}
 
 /// The options of any mount that the kernel keeps itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +161,7 @@ pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
     let refuse = |error: io::Error| {
         let why = match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOTCONN) => "a dead mount is in the way; unmount it first".into(),
-            _ => error.to_string(),
+            _ => words(&error),
         };
         MountError::MountPoint { path: mountpoint.to_owned(), why }
     };
@@ -194,7 +204,7 @@ pub(crate) fn mount_directly(
         Ok(()) => Ok(Some(device.into())),
         Err(Errno::PERM) => Ok(None),
         Err(errno) => {
-            let why = io::Error::from(errno).to_string();
+            let why = words(&errno.into());
             Err(MountError::Refused { action: "mount", path: mountpoint.to_owned(), why })
         }
     }
@@ -216,7 +226,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
             path: mountpoint.to_owned(),
             why: match errno {
                 Errno::INVAL => "nothing is mounted there".into(),
-                other => io::Error::from(other).to_string(),
+                other => words(&other.into()),
             },
         }),
     }
@@ -226,7 +236,8 @@ fn unmount_through_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountErro
     let refuse = |why: String| MountError::Refused { action: "unmount", path: mountpoint.to_owned(), why };
     let mut command = Command::new("fusermount3");
     command.arg(if lazy { "-uz" } else { "-u" }).arg("--").arg(mountpoint).env("LC_ALL", "C");
-    let output = command.output().map_err(|error| refuse(format!("cannot run fusermount3: {error}")))?;
+    let output =
+        command.output().map_err(|error| refuse(format!("cannot run fusermount3: {}", words(&error))))?;
     if output.status.success() {
         return Ok(());
     }
