@@ -7,7 +7,8 @@
 //! * `stats`: the counters of the engine.
 //! * `sync`: makes everything done so far durable.
 //! * `checkpoint`: writes a checkpoint.
-//! * `wait`: answered when the volume has been closed after the unmount, with the last checkpoint on the device.
+//! * `wait`: answered twice: at once, and when the volume has been closed after the unmount, with the last checkpoint on
+//!   the device.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

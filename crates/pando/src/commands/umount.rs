@@ -31,9 +31,10 @@ fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     let failed = |why: String| Failure::new(format!("cannot unmount {shown}: {why}"));
     let entry = mount_point::mounted_at(mountpoint).map_err(|error| failed(io_text(&error)))?;
     let entry = entry.ok_or_else(|| failed("no PandoFS volume is mounted there".to_owned()))?;
-    // The daemon is asked before it is unmounted, since it might end before we get to it.
+    // The daemon must have heard of us before it is unmounted, since it might end before we get to it.
     let waiting = Connection::open(&entry.device).and_then(|mut daemon| {
         daemon.send("wait")?;
+        daemon.receive()?;
         Ok(daemon)
     });
     mount_point::unmount(&entry.mountpoint, lazy).map_err(|error| Failure::new(error.to_string()))?;

@@ -97,7 +97,8 @@ fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
         let request: Option<Value> = serde_json::from_str(&request).ok();
         let name = request.as_ref().and_then(|request| request.get("request")).and_then(Value::as_str);
         let result = match name {
-            Some("wait") => match until_end(&writer, end) {
+            // The first line says that the second will come, however soon the end is.
+            Some("wait") => match until_end(&mut writer, end) {
                 Some(outcome) => outcome.map(|()| Value::Null),
                 None => return,
             },
@@ -110,9 +111,11 @@ fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
     }
 }
 
-/// The outcome if it is known, else the client is kept for [`ControlServer::finish`].
-fn until_end(client: &UnixStream, end: &Mutex<End>) -> Option<Result<(), String>> {
+/// Tells the client that it is heard. Then the outcome if it is known, else the client is kept for
+/// [`ControlServer::finish`].
+fn until_end(client: &mut UnixStream, end: &Mutex<End>) -> Option<Result<(), String>> {
     let mut end = end.lock().unwrap_or_else(PoisonError::into_inner);
+    client.write_all(line(Ok(Value::Null)).as_bytes()).ok()?;
     if end.outcome.is_none() {
         end.waiting.extend(client.try_clone());
     }
@@ -168,14 +171,23 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let server = server(directory.path());
         let path = directory.path().join("pando/0-52.socket");
+        let read = |stream: &UnixStream| {
+            let mut answer = String::new();
+            let mut byte = [0];
+            while !answer.ends_with('\n') && (&mut &*stream).read(&mut byte).unwrap() > 0 {
+                answer.push(byte[0].into());
+            }
+            serde_json::from_str::<Value>(&answer).unwrap()
+        };
         let early = UnixStream::connect(&path).unwrap();
         (&mut &early).write_all(b"{\"request\":\"wait\"}\n").unwrap();
+        assert_eq!(read(&early), json!({ "ok": null }));
         let late = UnixStream::connect(&path).unwrap();
         server.finish(Err("the device is full".to_owned()));
-        let expected = json!({ "error": "the device is full" });
-        let mut answer = String::new();
-        BufReader::new(&early).read_line(&mut answer).unwrap();
-        assert_eq!(serde_json::from_str::<Value>(&answer).unwrap(), expected);
-        assert_eq!(ask(&late, "{\"request\":\"wait\"}\n"), expected);
+        (&mut &late).write_all(b"{\"request\":\"wait\"}\n").unwrap();
+        assert_eq!(read(&late), json!({ "ok": null }));
+        for stream in [early, late] {
+            assert_eq!(read(&stream), json!({ "error": "the device is full" }));
+        }
     }
 }
