@@ -158,6 +158,10 @@ fn answer(request: &str, info: &Value, fs: &Weak<FileSystem>) -> Option<Result<V
     let done = |result: pando_fs::Result<()>| result.map(|()| Value::Null).map_err(|error| error.to_string());
     match request {
         "info" => Some(Ok(info.clone())),
+        "stats" => Some(with_fs(&|fs| {
+            let counters = fs.engine().stats().named().into_iter();
+            Ok(counters.map(|(name, number)| (name.to_owned(), Value::from(number))).collect())
+        })),
         "sync" => Some(with_fs(&|fs| done(fs.sync()))),
         "checkpoint" => Some(with_fs(&|fs| done(fs.engine().checkpoint().map_err(Into::into)))),
         _ => None,
