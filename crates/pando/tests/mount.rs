@@ -1,0 +1,224 @@
+//! `pando mount`, `umount` and the daemon, as a user and mount(8) meet them.
+//!
+//! Each test has its own directory and unmounts whatever way it ends. Commands are stopped after a time-out by
+//! timeout(1), so that a hang is a failure with a name.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const TIME_OUT_SECONDS: &str = "60";
+
+/// A volume and a directory to mount it on.
+struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    /// `None`, said aloud, where nothing can be mounted.
+    fn new(test: &str) -> Option<Self> {
+        let fuse = File::options().read(true).write(true).open("/dev/fuse");
+        if fuse.is_err() || !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED {test}: it needs /dev/fuse and root");
+            return None;
+        }
+        let place = Self { directory: TempDir::new().unwrap() };
+        fs::create_dir(place.mountpoint()).unwrap();
+        place.pando(&["format", "--size", "256M", "volume"]).expect_success();
+        Some(place)
+    }
+
+    fn mountpoint(&self) -> PathBuf {
+        self.directory.path().join("mnt")
+    }
+
+    fn file(&self) -> PathBuf {
+        self.mountpoint().join("file")
+    }
+
+    fn run(&self, program: &Path, arguments: &[&str]) -> Ended {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", TIME_OUT_SECONDS]).arg(program).args(arguments);
+        let output = command.current_dir(self.directory.path()).output().unwrap();
+        Ended { line: arguments.join(" "), output }
+    }
+
+    fn pando(&self, arguments: &[&str]) -> Ended {
+        self.run(Path::new(env!("CARGO_BIN_EXE_pando")), arguments)
+    }
+
+    fn mount(&self) {
+        self.pando(&["mount", "volume", "mnt"]).expect_success();
+    }
+
+    fn unmount(&self) {
+        self.pando(&["umount", "mnt"]).expect_success();
+    }
+
+    fn is_mounted(&self) -> bool {
+        pando_fuse::mount_point::mounted_at(&self.mountpoint()).unwrap().is_some()
+    }
+
+    /// The process that serves the mount.
+    fn daemon(&self) -> Pid {
+        let entry = pando_fuse::mount_point::mounted_at(&self.mountpoint()).unwrap().unwrap();
+        let socket = format!("/run/pando/{}.socket", entry.device.replace(':', "-"));
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.write_all(b"{\"request\":\"info\"}\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        let answer: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(answer["ok"]["volume"], *self.directory.path().join("volume").to_string_lossy());
+        Pid::from_raw(answer["ok"]["pid"].as_i64().unwrap() as i32).unwrap()
+    }
+
+    /// Signals the daemon, and waits for its end if it is to end at once.
+    fn signal(&self, daemon: Pid, signal: Signal, ends: bool) {
+        let process = rustix::process::pidfd_open(daemon, PidfdFlags::empty()).unwrap();
+        rustix::process::pidfd_send_signal(&process, signal).unwrap();
+        if ends {
+            let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+            let time_out = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut ended, Some(&time_out)), Ok(1), "the daemon lives on");
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        while self.is_mounted() {
+            if pando_fuse::mount_point::unmount(&self.mountpoint(), true).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+struct Ended {
+    line: String,
+    output: Output,
+}
+
+impl Ended {
+    fn status(&self) -> i32 {
+        self.output.status.code().unwrap_or(-1)
+    }
+
+    fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+
+    fn expect_success(&self) {
+        assert_eq!(self.status(), 0, "{}: {}", self.line, self.stderr());
+    }
+
+    /// One sentence on standard error, with these words in it.
+    fn expect_failure(&self, status: i32, words: &str) {
+        assert_eq!(self.status(), status, "{}: {}", self.line, self.stderr());
+        assert!(self.stderr().contains(words), "{}: {}", self.line, self.stderr());
+    }
+}
+
+#[test]
+fn a_volume_keeps_its_files_from_mount_to_mount() {
+    let Some(place) = Place::new("a_volume_keeps_its_files_from_mount_to_mount") else { return };
+    place.mount();
+    fs::write(place.file(), "kept").unwrap();
+    place.unmount();
+    assert!(!place.file().exists());
+    // Unmounted means closed: nobody holds the volume any more.
+    place.mount();
+    assert_eq!(fs::read_to_string(place.file()).unwrap(), "kept");
+    place.unmount();
+}
+
+#[test]
+fn what_was_synced_survives_a_killed_daemon() {
+    let Some(place) = Place::new("what_was_synced_survives_a_killed_daemon") else { return };
+    place.mount();
+    let mut file = File::create(place.file()).unwrap();
+    file.write_all(b"synced").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    place.signal(place.daemon(), Signal::KILL, true);
+    // The dead mount is replaced.
+    place.mount();
+    assert_eq!(fs::read_to_string(place.file()).unwrap(), "synced");
+    place.signal(place.daemon(), Signal::KILL, true);
+    let unmounted = place.pando(&["umount", "mnt"]);
+    unmounted.expect_failure(0, "had been killed");
+    assert!(!place.is_mounted());
+}
+
+#[test]
+fn signals_unmount() {
+    let Some(place) = Place::new("signals_unmount") else { return };
+    for signal in [Signal::TERM, Signal::INT] {
+        place.mount();
+        fs::write(place.file(), "kept").unwrap();
+        place.signal(place.daemon(), signal, true);
+        assert!(!place.is_mounted());
+    }
+    // In use, it leaves the tree at once and lives on for who has it open.
+    place.mount();
+    let file = File::open(place.file()).unwrap();
+    let daemon = place.daemon();
+    place.signal(daemon, Signal::TERM, false);
+    while place.is_mounted() {
+        std::thread::yield_now();
+    }
+    assert_eq!(std::io::read_to_string(&file).unwrap(), "kept");
+    drop(file);
+    let process = rustix::process::pidfd_open(daemon, PidfdFlags::empty());
+    if let Ok(process) = process {
+        let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+        let time_out = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut ended, Some(&time_out)), Ok(1), "the daemon lives on");
+    }
+}
+
+#[test]
+fn refusals_are_one_sentence() {
+    let Some(place) = Place::new("refusals_are_one_sentence") else { return };
+    place.pando(&["umount", "mnt"]).expect_failure(1, "no PandoFS volume is mounted there");
+    place.pando(&["mount", "nothing", "mnt"]).expect_failure(1, "cannot mount nothing: no such file");
+    place.pando(&["mount", "volume", "volume"]).expect_failure(1, "not a directory");
+    place.pando(&["mount", "-o", "ro,frobnicate", "volume", "mnt"]).expect_failure(2, "'frobnicate'");
+    place.mount();
+    fs::create_dir(place.directory.path().join("other")).unwrap();
+    place.pando(&["mount", "volume", "other"]).expect_failure(1, "is mounted on");
+    let inside = File::open(place.mountpoint()).unwrap();
+    place.pando(&["umount", "mnt"]).expect_failure(1, "is in use");
+    drop(inside);
+    place.unmount();
+}
+
+#[test]
+fn helpers_of_mount_and_umount() {
+    let Some(place) = Place::new("helpers_of_mount_and_umount") else { return };
+    let link = |name: &str| {
+        let path = place.directory.path().join(name);
+        symlink(env!("CARGO_BIN_EXE_pando"), &path).unwrap();
+        path
+    };
+    let (mount, umount) = (link("mount.fuse.pando"), link("umount.fuse.pando"));
+    let line =
+        ["volume", "mnt", "-o", "ro,noatime,_netdev,x-systemd.automount,cache=64M", "-t", "fuse.pando"];
+    place.run(&mount, &line).expect_success();
+    let refused = fs::write(place.file(), "").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    place.run(&umount, &["mnt"]).expect_success();
+    assert!(!place.is_mounted());
+    // The exit statuses of mount(8).
+    place.run(&mount, &["volume", "mnt", "-o", "frobnicate"]).expect_failure(1, "frobnicate");
+    place.run(&mount, &["volume", "mnt", "-s", "-f", "-o", "frobnicate"]).expect_success();
+    place.run(&mount, &["nothing", "mnt", "-o", "rw"]).expect_failure(32, "nothing");
+}
