@@ -62,7 +62,7 @@ pub fn serve(service: Service) -> Result<()> {
     let served = session.run();
     let closed = close(fs);
     if let Some(control) = control {
-        control.finish(closed.as_ref().map(|()| ()).map_err(ToString::to_string));
+        control.finish(closed.clone().map_err(|error| error.to_string()));
     }
     let failures = [
         served.err().map(|error| format!("the connection to the kernel broke: {}", io_text(&error))),
