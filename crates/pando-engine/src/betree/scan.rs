@@ -60,8 +60,9 @@ impl Volume {
                     Direction::Forward => rest.lower = done,
                     Direction::Backward => rest.upper = done,
                 },
-                // What has been found already is an answer; the rest will miss again.
-                Err(Error::Miss(_)) if !out.entries.is_empty() => break,
+                // What has been looked at already is an answer, even if nothing was there: a stretch of deleted keys
+                // may be longer than the cache, and a scan that began again at its start would never get through.
+                Err(Error::Miss(_)) if rest != *range => break,
                 Err(error) => return Err(error),
             }
         }
