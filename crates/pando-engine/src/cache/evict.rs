@@ -108,6 +108,7 @@ impl Volume {
                 }
             };
             self.place_written(&node, &image, &written);
+            self.cache.forget_written(&node);
             return Ok(true);
         }
         Ok(false)

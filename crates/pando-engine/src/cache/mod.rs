@@ -91,6 +91,15 @@ impl NodeCache {
         (self.interval.fetch_add(1, Ordering::Relaxed), dirty)
     }
 
+    /// Takes a node off the list of dirty ones if it has been written since: the list's reference would keep its header
+    /// in memory until the next cut.
+    pub(crate) fn forget_written(&self, node: &NodeRef) {
+        let state = node.state.read();
+        if state.dirty.is_none() {
+            self.dirty.lock().retain(|other| !std::sync::Arc::ptr_eq(other, node));
+        }
+    }
+
     /// The nodes that became dirty in the interval that is going on.
     pub(crate) fn dirty_nodes(&self) -> Vec<NodeRef> {
         self.dirty.lock().clone()
