@@ -157,6 +157,7 @@ impl Volume {
                     for (key, msn, pending) in &messages.keyed {
                         leaf.apply(key, *msn, pending, self.shape.basement_bytes);
                     }
+                    leaf.drop_empty();
                 }
                 Body::Interior(interior) => {
                     for (range, msn) in &messages.ranges {

@@ -231,13 +231,13 @@ impl Leaf {
         let touched: Vec<bool> = (0..self.basements.len())
             .map(|index| !covered[index] && !range.intersection(&self.range_of(index)).is_empty())
             .collect();
-        let mut index = 0;
-        self.basements.retain_mut(|slot| {
-            index += 1;
-            if covered[index - 1] {
-                return false;
-            }
-            if touched[index - 1] {
+        for (index, slot) in self.basements.iter_mut().enumerate() {
+            if covered[index] {
+                slot.part = Part::new(Basement::default());
+                slot.bytes = 0;
+                slot.entries = 0;
+                slot.msn = slot.msn.max(msn);
+            } else if touched[index] {
                 // Only what changes is marked changed: most fragments end in the gap between two keys.
                 let loaded = slot.part.get().expect("missing_for() was asked before");
                 if !loaded.positions(range).is_empty() {
@@ -249,8 +249,13 @@ impl Leaf {
                     slot.msn = slot.msn.max(msn);
                 }
             }
-            slot.entries > 0
-        });
+        }
+    }
+
+    /// Takes out the basements that have become empty. To be called when all messages at hand have been applied: until
+    /// then an empty basement keeps its range, since its neighbour, which inherits it, may not be loaded.
+    pub(crate) fn drop_empty(&mut self) {
+        self.basements.retain(|slot| slot.entries > 0);
     }
 
     /// Applies one keyed message. Its basement must be loaded.
@@ -276,9 +281,7 @@ impl Leaf {
         if *key < slot.first_key {
             slot.first_key = key.clone();
         }
-        if slot.entries == 0 {
-            self.basements.remove(index);
-        } else if slot.bytes > basement_bytes * 2 || (slot.bytes > basement_bytes && grows_at_end(slot, key)) {
+        if slot.bytes > basement_bytes * 2 || (slot.bytes > basement_bytes && grows_at_end(slot, key)) {
             self.cut_basement(index, basement_bytes);
         }
     }

@@ -163,6 +163,7 @@ impl Volume {
             for (key, msn, pending) in edge.buffer.get().expect("the root is loaded").keyed() {
                 leaf.apply(key, msn, pending, self.shape.basement_bytes);
             }
+            leaf.drop_empty();
             let mut node = Node::empty_leaf(own, born);
             node.body = Body::Leaf(leaf);
             TreeRoot::replace(&mut slot, self.add_node(tree, node));
@@ -186,6 +187,7 @@ impl Volume {
                 for (key, msn, pending) in &messages.keyed {
                     leaf.apply(key, *msn, pending, self.shape.basement_bytes);
                 }
+                leaf.drop_empty();
             }
             Body::Interior(interior) => {
                 for (range, msn) in &messages.ranges {

@@ -62,7 +62,10 @@ impl Volume {
         let mut state = root.state.write();
         self.mark_dirty(&root, &mut state);
         match &mut state.body {
-            Body::Leaf(leaf) => leaf.apply(&key, msn, &pending, self.shape.basement_bytes),
+            Body::Leaf(leaf) => {
+                leaf.apply(&key, msn, &pending, self.shape.basement_bytes);
+                leaf.drop_empty();
+            }
             Body::Interior(interior) => interior.push(key, msn, pending),
         }
         self.account(&mut state);
@@ -99,6 +102,7 @@ impl Volume {
         let covers = match &mut state.body {
             Body::Leaf(leaf) => {
                 leaf.delete_range(range, msn);
+                leaf.drop_empty();
                 false
             }
             Body::Interior(interior) => interior.push_range(range, &KeyRange::all(), msn),
@@ -156,6 +160,7 @@ impl Volume {
         self.mark_dirty(&node, &mut state);
         let leaf = state.leaf_mut();
         leaf.apply(&key, way.msn, way.pending, self.shape.basement_bytes);
+        leaf.drop_empty();
         let overgrown = leaf.bytes() > self.shape.node_bytes;
         self.account(&mut state);
         if overgrown {
