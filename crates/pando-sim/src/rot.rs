@@ -11,7 +11,7 @@ use pando_engine::{Engine, Error, KeyRange, Tree};
 use pando_format::superblock::superblock_offsets;
 
 use crate::recovery::without_panic;
-use crate::runner::{CAPACITY, Runner, format_options, options};
+use crate::runner::{CAPACITY, Runner, format_options, options, waiting};
 use crate::workload::Step;
 
 /// How a damaged volume answered.
@@ -58,7 +58,7 @@ fn ask(device: Arc<SimulatedDevice>, runner: &Runner, answers: &mut Answers) -> 
     };
     for tree in Tree::ALL {
         for (key, value) in runner.history().now().range(tree, &KeyRange::all()) {
-            match engine.waiting(|| engine.get(tree, key)) {
+            match waiting(&engine, || engine.get(tree, key)) {
                 Ok(found) if found.as_ref() == Some(value) => answers.right += 1,
                 Ok(found) => return Err(format!("get {tree:?} {key:?} gave {found:?}, not {value:?}")),
                 Err(error) => {

@@ -16,6 +16,9 @@ use crate::workload::Step;
 /// Bytes of a simulated volume.
 pub const CAPACITY: u64 = 64 << 20;
 
+/// Misses that a query may have in a row before it counts as stuck: more than there are parts in a volume.
+const MISSES_MAX: usize = 20_000;
+
 /// Scans that may give nothing in a row before one counts as stuck.
 const EMPTY_PIECES_MAX: usize = 100_000;
 
@@ -91,7 +94,7 @@ impl Runner {
         match step {
             Step::Apply(operations) => return self.apply(operations),
             Step::Get(tree, key) => {
-                let found = match self.engine.waiting(|| self.engine.get(*tree, key)) {
+                let found = match waiting(&self.engine, || self.engine.get(*tree, key)) {
                     Ok(found) => found,
                     Err(error) => return Ok(Err(error)),
                 };
@@ -198,10 +201,24 @@ impl Runner {
     }
 }
 
+/// As [`Engine::waiting`], but a query whose parts throw each other out of the cache for ever is a failure, not a hang.
+///
+/// # Panics
+/// If the query is stuck.
+pub fn waiting<T>(engine: &Engine, mut query: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 0..MISSES_MAX {
+        match query() {
+            Err(Error::Miss(miss)) => engine.fetch(miss)?,
+            other => return other,
+        }
+    }
+    panic!("a query missed {MISSES_MAX} times: the cache keeps nothing of what it needs");
+}
+
 /// Applies one record.
 pub fn apply(engine: &Engine, operations: &[Operation]) -> Result<Lsn, Error> {
     engine.make_room()?;
-    engine.waiting(|| engine.apply(batch(operations)))
+    waiting(engine, || engine.apply(batch(operations)))
 }
 
 /// The operations as a batch; one that only takes away is let through on a full volume.
@@ -235,7 +252,7 @@ fn scan(
     let mut rest = Some(range.clone());
     let mut empty_pieces = 0;
     while let Some(range) = rest {
-        let found = match engine.waiting(|| engine.scan(tree, &range, direction, limit)) {
+        let found = match waiting(engine, || engine.scan(tree, &range, direction, limit)) {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
         };
