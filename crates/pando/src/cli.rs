@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, rm, stat, umount,
+    cat, check, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, rm, stat, stats, umount,
 };
 use crate::failure::{Result, Status};
 
@@ -50,6 +50,8 @@ pub enum Command {
     Check(check::CheckArgs),
     /// Show what a volume is: its size, how full it is, its label, its state.
     Info(info::InfoArgs),
+    /// Show what a mounted volume has done since it was mounted.
+    Stats(stats::StatsArgs),
     /// Show the structures on a device: superblocks, block table, nodes, log.
     Dump(dump::DumpArgs),
     /// List files in a volume.
@@ -81,6 +83,7 @@ impl Command {
             Self::Umount(args) => umount::run(args),
             Self::Check(args) => check::run(args),
             Self::Info(args) => info::run(args),
+            Self::Stats(args) => stats::run(args),
             Self::Dump(args) => dump::run(args),
             Self::Ls(args) => ls::run(args),
             Self::Cat(args) => cat::run(args),

@@ -14,6 +14,7 @@ pub mod mount;
 pub mod mv;
 pub mod rm;
 pub mod stat;
+pub mod stats;
 pub mod umount;
 
 use std::ffi::OsString;

@@ -142,23 +142,25 @@ fn take(args: &FormatArgs) -> Result<FileDevice> {
         return Err(Failure::new(format!("{path} is in use: {user}; free it first")));
     }
     if !args.force {
-        refuse_contents(&args.path, device.capacity(), is_block_device)?;
+        // A device's capacity is in whole blocks, and a file may be shorter than one.
+        let length = if is_block_device { device.capacity() } else { metadata.len() };
+        refuse_contents(&args.path, length, is_block_device)?;
     }
     Ok(device)
 }
 
-fn refuse_contents(path: &Path, capacity: u64, is_block_device: bool) -> Result<()> {
+fn refuse_contents(path: &Path, length: u64, is_block_device: bool) -> Result<()> {
     let shown = name(path);
     let unreadable =
         |error: std::io::Error| Failure::new(format!("cannot read {shown}: {}", io_text(&error)));
     let file = File::open(path).map_err(unreadable)?;
-    let contents = probe::contents(&file, capacity).map_err(unreadable)?;
+    let contents = probe::contents(&file, length).map_err(unreadable)?;
     if !contents.is_empty() {
         let contents = contents.join(" and ");
         return Err(Failure::new(format!("{shown} holds {contents}; give --force to overwrite it")));
     }
     // On a device, left-overs of something unknown are common; in a file they are somebody's data.
-    if !is_block_device && probe::holds_data(&file, capacity).map_err(unreadable)? {
+    if !is_block_device && probe::holds_data(&file, length).map_err(unreadable)? {
         return Err(Failure::new(format!("{shown} is not empty; give --force to overwrite it")));
     }
     Ok(())

@@ -22,9 +22,14 @@ const HELPER_MOUNT_FAILED: u8 = 32;
 /// Exit status of mount helpers for a command line that makes no sense.
 const HELPER_USAGE: u8 = 1;
 
+const ABOUT: &str = "\
+Mounts a volume on a directory and returns when it is usable; a daemon serves it until it is unmounted. After a crash \
+the volume needs no check: mounting it brings back what was durable. Root mounts for all users; other users need \
+fusermount3, and mount for themselves. SIGTERM and SIGINT make the daemon unmount.";
+
 /// Arguments of `pando mount`.
 #[derive(Debug, Args)]
-#[command(after_help = OPTIONS_HELP)]
+#[command(long_about = ABOUT, after_help = OPTIONS_HELP)]
 pub struct MountArgs {
     /// Mount options, separated by commas.
     #[arg(short = 'o', long, value_parser = checked)]
@@ -55,7 +60,15 @@ Mount options:
   nodiscard                do not tell the device which extents are free
   cache=SIZE               memory for the node cache, as --cache
   checkpoint=SECONDS       time between checkpoints
-  commit=SECONDS           time after which a change is durable without fsync";
+  commit=SECONDS           time after which a change is durable without fsync
+
+Examples:
+  pando mount disk.img /mnt
+  pando mount -o ro,cache=256M /dev/sdb1 /srv
+  mount -t fuse.pando /srv/disk.img /mnt
+
+In /etc/fstab:
+  /srv/disk.img  /mnt  fuse.pando  defaults,nofail  0  0";
 
 /// A list of options that is understood.
 fn checked(list: &str) -> Result<String, OptionError> {

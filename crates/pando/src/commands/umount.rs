@@ -10,8 +10,17 @@ use pando_fuse::mount_point;
 use crate::control::{self, Connection, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
 
+const ABOUT: &str = "\
+Unmounts a volume and returns when its last checkpoint is on the device, so that the device can be taken away. A plain \
+umount works as well, but does not wait.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando umount /mnt";
+
 /// Arguments of `pando umount`.
 #[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 pub struct UmountArgs {
     /// Take the mount out of the tree at once, and wait for those who still use it.
     #[arg(long, short)]
