@@ -77,7 +77,7 @@ impl Engine {
             self.volume.wake_maintenance();
             // Reads alone can fill the cache as well.
             if self.volume.cache.memory() > self.volume.options.cache_bytes {
-                self.volume.evict()?;
+                self.volume.evict_for_query()?;
             }
         }
         Ok(())

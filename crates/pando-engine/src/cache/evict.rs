@@ -40,12 +40,27 @@ impl Volume {
             }
         }
         while self.cache.memory() > goal {
-            if !self.write_oldest()? {
+            if self.write_oldest()?.is_none() {
                 break;
             }
             self.drop_clean(goal, false);
         }
         Ok(self.cache.memory() < before)
+    }
+
+    /// A round for a query that has just read what it missed and will look again. What was used of late is spared,
+    /// even if the budget is exceeded by as much: it is the path of that query, and dropping it would let the query miss
+    /// for ever. Dirty leaves are written instead.
+    pub(crate) fn evict_for_query(&self) -> Result<()> {
+        let Some(_token) = self.eviction.try_lock() else { return Ok(()) };
+        self.drop_clean(self.memory_goal(), true);
+        while self.cache.memory() > self.options.cache_bytes {
+            let Some(node) = self.write_oldest()? else { break };
+            let mut state = node.state.write();
+            drop_parts(&mut state);
+            self.account(&mut state);
+        }
+        Ok(())
     }
 
     fn drop_clean(&self, goal: usize, spare_used: bool) {
@@ -84,8 +99,8 @@ impl Volume {
         }
     }
 
-    /// Writes the leaf that has been dirty longest; false if there is none that may be written.
-    fn write_oldest(&self) -> Result<bool> {
+    /// Writes the node that has been dirty longest and gives it back; `None` if there is none that may be written.
+    fn write_oldest(&self) -> Result<Option<NodeRef>> {
         let now = self.cache.interval();
         for node in self.cache.dirty_nodes() {
             if node.pinned.load(Ordering::Relaxed) {
@@ -109,15 +124,15 @@ impl Volume {
             };
             self.place_written(&node, &image, &written);
             self.cache.forget_written(&node);
-            return Ok(true);
+            return Ok(Some(node));
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Writes one dirty node back before the next checkpoint asks for it; false if none may be.
     pub(crate) fn write_back_one(&self) -> Result<bool> {
         let Some(_token) = self.eviction.try_lock() else { return Ok(false) };
-        self.write_oldest()
+        Ok(self.write_oldest()?.is_some())
     }
 
     /// A node whose write did not come about is as dirty as before.
