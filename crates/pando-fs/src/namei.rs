@@ -153,3 +153,26 @@ impl FileSystem {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_refused_where_its_data_keys_would_be_too_long_for_the_engine() {
+        let path = vec![b'd'; key::METADATA_KEY_LENGTH_MAX - 2 - 5];
+        let longest = name_key(&path, b"12345").expect("the key has the greatest length");
+        let attribute = key::xattr_key(&key::data_prefix(&longest), &[b'x'; key::NAME_LENGTH_MAX]);
+        assert_eq!(attribute.len(), 256 * 1024);
+        assert_eq!(name_key(&path, b"123456"), Err(Error::NameTooLong));
+    }
+
+    #[test]
+    fn names_that_no_directory_can_hold_are_refused() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
+            assert_eq!(check_name(name), Err(Error::Invalid));
+        }
+        assert_eq!(check_name(&[b'x'; 256]), Err(Error::NameTooLong));
+        assert_eq!(check_name(b"..."), Ok(()));
+    }
+}

@@ -80,6 +80,7 @@ fn threads_in_one_tree_leave_it_sound() {
             scope.spawn(move || {
                 let mut random = Random::new(thread);
                 for _ in 0..STEPS {
+                    volume.fs.make_room(true).unwrap();
                     step(volume, &mut random);
                 }
             });

@@ -14,10 +14,20 @@ pub struct Volume {
     pub caller: Caller,
 }
 
+/// Nodes so small that the trees of a test are deep.
+pub fn small_nodes() -> FormatOptions {
+    FormatOptions {
+        node_bytes: Some(64 << 10),
+        basement_bytes: Some(8 << 10),
+        fanout: Some(4),
+        ..FormatOptions::default()
+    }
+}
+
 impl Volume {
     pub fn new() -> Self {
-        let device = Arc::new(MemoryDevice::new(64 << 20));
-        FileSystem::format(device.clone(), &FormatOptions::default()).unwrap();
+        let device = Arc::new(MemoryDevice::new(256 << 20));
+        FileSystem::format(device.clone(), &small_nodes()).unwrap();
         let options = Options { background: Background::Manual, ..Options::default() };
         let fs = FileSystem::open(device, options).unwrap();
         Self { fs, caller: Caller { uid: 0, gid: 0, pid: 1, umask: 0 } }

@@ -3,6 +3,8 @@
 //! Queries fail at random, so that every operation is cut off at each of its reads and made again; now and then the
 //! volume is opened anew as after a crash. A failure names its seed (`PANDO_SEED`) and the steps it needs.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod run;
 mod step;
 

@@ -12,7 +12,7 @@ use pando_fs::clock::Clock;
 use pando_fs::operations::{
     Attributes, Caller, DirectoryEntry, FileType, Operations, ROOT, Seek, SetAttributes, SetTime, waiting,
 };
-use pando_fs::{Error, FileSystem, FormatOptions, InodeNumber, Options, Result};
+use pando_fs::{Error, FileSystem, InodeNumber, Options, Result};
 use pando_sim::model::posix::{self, Content, Id, Posix};
 
 use crate::step::Step;
@@ -75,9 +75,14 @@ fn xattr_name(number: u64) -> &'static [u8] {
 impl Run {
     pub fn new(seed: u64) -> Self {
         let clock = Arc::new(SetClock(AtomicU64::new(1)));
-        let device = Arc::new(MemoryDevice::new(64 << 20));
-        FileSystem::format_with_clock(device.clone(), &FormatOptions::default(), &*clock).unwrap();
-        let options = Options { background: pando_engine::Background::Manual, ..Options::default() };
+        let device = Arc::new(MemoryDevice::new(256 << 20));
+        FileSystem::format_with_clock(device.clone(), &crate::common::small_nodes(), &*clock).unwrap();
+        // A cache so small that most of the tree is not in it.
+        let options = Options {
+            cache_bytes: 512 << 10,
+            background: pando_engine::Background::Manual,
+            ..Options::default()
+        };
         let fs = FileSystem::open_with_clock(device, options, clock.clone()).unwrap();
         interrupt_at_random(&fs, seed);
         let model = Posix::new(clock.now());
@@ -110,6 +115,7 @@ impl Run {
     pub fn step(&mut self, step: &Step) -> Outcome {
         self.clock.0.fetch_add(7, Ordering::Relaxed);
         self.model.now = self.clock.now();
+        self.fs.make_room(true).map_err(|error| error.to_string())?;
         match step {
             Step::Lookup { .. } | Step::Make { .. } | Step::Temporary { .. } | Step::Forget { .. } => {
                 self.reference(step)
