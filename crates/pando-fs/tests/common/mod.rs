@@ -12,6 +12,7 @@ use pando_fs::{FileSystem, InodeNumber, Result};
 pub struct Volume {
     pub fs: Arc<FileSystem>,
     pub caller: Caller,
+    device: Arc<MemoryDevice>,
 }
 
 /// Nodes so small that the trees of a test are deep.
@@ -29,15 +30,23 @@ impl Volume {
         let device = Arc::new(MemoryDevice::new(256 << 20));
         FileSystem::format(device.clone(), &small_nodes()).unwrap();
         let options = Options { background: Background::Manual, ..Options::default() };
-        let fs = FileSystem::open(device, options).unwrap();
-        Self { fs, caller: Caller { uid: 0, gid: 0, pid: 1, umask: 0 } }
+        let fs = FileSystem::open(device.clone(), options).unwrap();
+        Self { fs, caller: Caller { uid: 0, gid: 0, pid: 1, umask: 0 }, device }
     }
 
     /// The volume as a crash right now leaves it, mounted again.
     pub fn after_crash(&self) -> Self {
         let clock = Arc::new(pando_fs::clock::SystemClock);
         let fs = FileSystem::on_engine(self.fs.engine().clone(), false, clock).unwrap();
-        Self { fs, caller: self.caller }
+        Self { fs, caller: self.caller, device: self.device.clone() }
+    }
+
+    /// Closes the volume and opens it again from its device.
+    pub fn remount(self, read_only: bool) -> Self {
+        self.fs.close().unwrap();
+        let options = Options { background: Background::Manual, read_only, ..Options::default() };
+        let fs = FileSystem::open(self.device.clone(), options).unwrap();
+        Self { fs, caller: self.caller, device: self.device }
     }
 
     pub fn file(&self, parent: InodeNumber, name: &str) -> InodeNumber {
