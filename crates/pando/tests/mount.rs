@@ -10,12 +10,13 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const TIME_OUT_SECONDS: &str = "60";
+const TIME_OUT: Duration = Duration::from_secs(60);
 
 /// A volume and a directory to mount it on.
 struct Place {
@@ -46,7 +47,7 @@ impl Place {
 
     fn run(&self, program: &Path, arguments: &[&str]) -> Ended {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", TIME_OUT_SECONDS]).arg(program).args(arguments);
+        command.arg("--kill-after=5").arg(TIME_OUT.as_secs().to_string()).arg(program).args(arguments);
         let output = command.current_dir(self.directory.path()).output().unwrap();
         Ended { line: arguments.join(" "), output }
     }
@@ -86,7 +87,7 @@ impl Place {
         rustix::process::pidfd_send_signal(&process, signal).unwrap();
         if ends {
             let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
-            let time_out = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+            let time_out = rustix::event::Timespec { tv_sec: TIME_OUT.as_secs() as i64, tv_nsec: 0 };
             assert_eq!(rustix::event::poll(&mut ended, Some(&time_out)), Ok(1), "the daemon lives on");
         }
     }
@@ -172,7 +173,9 @@ fn signals_unmount() {
     let file = File::open(place.file()).unwrap();
     let daemon = place.daemon();
     place.signal(daemon, Signal::TERM, false);
+    let started = Instant::now();
     while place.is_mounted() {
+        assert!(started.elapsed() < TIME_OUT, "the mount stays");
         std::thread::yield_now();
     }
     assert_eq!(std::io::read_to_string(&file).unwrap(), "kept");
@@ -180,7 +183,7 @@ fn signals_unmount() {
     let process = rustix::process::pidfd_open(daemon, PidfdFlags::empty());
     if let Ok(process) = process {
         let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
-        let time_out = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+        let time_out = rustix::event::Timespec { tv_sec: TIME_OUT.as_secs() as i64, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut ended, Some(&time_out)), Ok(1), "the daemon lives on");
     }
 }
