@@ -8,6 +8,7 @@ mod background;
 pub mod batch;
 mod betree;
 mod cache;
+pub mod check;
 mod checkpoint;
 pub mod engine;
 pub mod error;
@@ -20,6 +21,7 @@ mod volume;
 pub(crate) mod space;
 
 pub use batch::Batch;
+pub use check::CheckReport;
 pub use engine::{Engine, Space};
 pub use error::{Error, Miss, Result};
 pub use options::{Background, Compression, FormatOptions, Options};

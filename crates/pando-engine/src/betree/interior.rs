@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pando_format::edge::Xf;
 use pando_format::{Bound, KeyRange, Msn, NodeId, Pending};
 
-use super::lifting::{edge_prefix, key_limits, range_below, relift_bound};
+use super::lifting::{edge_prefix, range_below, relift_bound};
 use super::message_buffer::{MessageBuffer, settle_on_nothing};
 use super::part::Part;
 use crate::{Error, Result};
@@ -226,29 +226,22 @@ impl Interior {
         self.children.iter().map(|child| child.buffer_msn).max().unwrap_or_default()
     }
 
-    /// Panics if INT-1, INT-2 or a count is broken, or a message lies outside its edge.
-    pub(crate) fn check_invariants(&self, own: &KeyRange) {
-        assert_eq!(self.pivots.len() + 1, self.children.len(), "INT-1");
-        for window in self.pivots.windows(2) {
-            assert!(window[0] < window[1], "INT-1: pivots rise");
+    /// What is wrong with the pivots and edges, if anything is.
+    pub(crate) fn broken(&self, own: &KeyRange) -> Option<String> {
+        if self.pivots.len() + 1 != self.children.len() || !self.pivots.is_sorted_by(|a, b| a < b) {
+            return Some("INT-1: its pivots do not rise, or are not one less than its edges".to_owned());
         }
         for (index, child) in self.children.iter().enumerate() {
             let bounds = self.bounds_of(index, own);
-            assert!(!bounds.is_empty(), "BT-2: an edge's bounds rise");
-            assert!(child.strip as usize <= bounds.common_prefix(), "BT-2: an edge lifts what all its keys share");
-            if let Some(buffer) = child.buffer.get() {
-                #[cfg(any(test, debug_assertions))]
-                buffer.check_invariants();
-                assert_eq!(child.buffer_bytes, buffer.bytes());
-                let limits = key_limits(&bounds);
-                for (key, _, _) in [buffer.keyed().next(), buffer.keyed().last()].into_iter().flatten() {
-                    assert!(limits.is_some() && bounds.contains(key), "BT-2: a message lies inside its edge");
-                }
+            if bounds.is_empty() {
+                return Some(format!("BT-2: edge {index} lies outside the node's bounds"));
+            }
+            if child.buffer.get().is_some_and(|buffer| buffer.bytes() != child.buffer_bytes) {
+                return Some(format!("INT-1: the messages of edge {index} are miscounted"));
             }
         }
-        for pair in self.children.windows(2) {
-            assert!(!(pair[0].id.is_empty() && pair[1].id.is_empty()), "INT-2");
-        }
+        let both_empty = |pair: &[Child]| pair[0].id.is_empty() && pair[1].id.is_empty();
+        self.children.windows(2).any(both_empty).then(|| "INT-2: two empty subtrees lie side by side".to_owned())
     }
 }
 

@@ -147,11 +147,6 @@ pub(crate) struct Leaf {
 pub(crate) struct NotLoaded(pub(crate) u32);
 
 impl Leaf {
-    /// A leaf of entries in order, cut into basements of about `basement_bytes`.
-    pub(crate) fn from_entries(entries: Vec<(Bytes, Bytes)>, basement_bytes: usize, msn: Msn) -> Self {
-        Self::of(cut(entries, basement_bytes, msn))
-    }
-
     /// A leaf of basements in order.
     pub(crate) fn of(basements: Vec<BasementSlot>) -> Self {
         Self { basements, at_end: 0, applied: 0 }
@@ -301,15 +296,6 @@ impl Leaf {
         self.basements.splice(index..=index, pieces);
     }
 
-    /// Takes all entries out, in order. Every basement must be loaded.
-    pub(crate) fn into_entries(self) -> Vec<(Bytes, Bytes)> {
-        let mut entries = Vec::with_capacity(self.entries());
-        for slot in self.basements {
-            entries.extend(slot.part.into_value().expect("the whole leaf was loaded before").entries);
-        }
-        entries
-    }
-
     /// The same keys for a node that lifts more or less; every basement must be loaded.
     pub(crate) fn relift(&mut self, prefix: &[u8], strip: &[u8]) {
         if prefix.is_empty() && strip.is_empty() {
@@ -332,27 +318,6 @@ impl Leaf {
     /// The highest MSN applied to any part.
     pub(crate) fn newest(&self) -> Msn {
         self.basements.iter().map(|slot| slot.msn).max().unwrap_or_default()
-    }
-
-    /// Panics if LEAF-1, LEAF-2 or a count is broken.
-    pub(crate) fn check_invariants(&self) {
-        for index in 0..self.basements.len() {
-            let slot = &self.basements[index];
-            let range = self.range_of(index);
-            assert!(!range.is_empty(), "LEAF-1: basements rise");
-            let Some(basement) = slot.part.get() else { continue };
-            assert!(!basement.entries.is_empty(), "LEAF-1: no basement is empty");
-            for window in basement.entries.windows(2) {
-                assert!(window[0].0 < window[1].0, "LEAF-2");
-            }
-            let bytes: usize = basement.entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-            assert_eq!(bytes, basement.bytes);
-            assert_eq!(bytes, slot.bytes);
-            assert_eq!(basement.entries.len(), slot.entries as usize);
-            for (key, _) in [&basement.entries[0], &basement.entries[basement.entries.len() - 1]] {
-                assert!(range.contains(key), "LEAF-1");
-            }
-        }
     }
 }
 

@@ -106,11 +106,6 @@ impl MessageBuffer {
         self.ranges.get(next).is_some_and(|(range, _)| range.contains(key))
     }
 
-    /// True if any message waits for a key inside the range.
-    pub(crate) fn touches(&self, range: &KeyRange) -> bool {
-        self.ranges_in(range).next().is_some() || self.keyed_in(range).next().is_some()
-    }
-
     /// Fragments that overlap the range.
     pub(crate) fn ranges_in(&self, range: &KeyRange) -> impl Iterator<Item = &(KeyRange, Msn)> {
         let first = self.ranges.partition_point(|(fragment, _)| fragment.upper <= range.lower);
@@ -267,7 +262,7 @@ impl MessageBuffer {
     }
 
     /// Panics if BUF-1 to BUF-3 or the count of bytes are broken.
-    #[cfg(any(test, debug_assertions))]
+    #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         let mut bytes = 0;
         for window in self.ranges.windows(2) {

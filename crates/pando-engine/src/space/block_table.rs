@@ -92,6 +92,11 @@ impl BlockTable {
         self.live.read().pages.get(id).cloned()
     }
 
+    /// All nodes, by id.
+    pub fn entries(&self) -> Vec<(NodeId, BlockEntry)> {
+        self.live.read().pages.entries().map(|(id, entry)| (id, entry.clone())).collect()
+    }
+
     /// All nodes that wait for reclamation, and their heights.
     pub fn pending_reclamation(&self) -> Vec<(NodeId, u8)> {
         let live = self.live.read();
