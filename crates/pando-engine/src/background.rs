@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use pando_format::Tree;
 use parking_lot::{Condvar, Mutex};
 
-use crate::log::redo_log::WRITE_OUT_BYTES;
 use crate::options::Background;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -98,7 +97,7 @@ impl Volume {
 
     /// Looks, after a change, at who has something to do now.
     pub(crate) fn wake_workers(&self) {
-        if self.log.queued_bytes() >= WRITE_OUT_BYTES {
+        if self.log.wants_write_out() {
             self.signals.wake_log();
         }
         if self.wants_eviction() || self.trees_want_maintenance() || self.cache.dirty_bytes() > self.dirty_goal() {
@@ -180,7 +179,7 @@ impl Volume {
 
     /// One step of whatever is to be done; false if there is nothing.
     pub(crate) fn background_step(&self) -> Result<bool> {
-        if self.log.queued_bytes() >= WRITE_OUT_BYTES {
+        if self.log.wants_write_out() {
             self.log.write_out(self.binder())?;
             return Ok(true);
         }

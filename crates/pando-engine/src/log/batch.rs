@@ -9,10 +9,12 @@ use pando_format::log_batch::{BATCH_HEADER_LENGTH, BatchHeader, encode_batch};
 use pando_format::log_record::{Binding, RecordPieces, encode_binding, encode_record, encode_record_unbound};
 use pando_format::{LogPosition, VolumeId};
 
+use super::late_binding::BOUND_BYTES_MIN;
 use crate::{Lsn, Operation, Result};
 
-/// Bytes of records at which a batch is full. A longer record has a batch of its own.
-pub(super) const BATCH_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of records at which a batch is full, in a log that is not small. A longer record has a batch of its own. Several
+/// leaves, so that of a large write most leaves fall into one batch and are written once, full (late binding).
+pub(super) const BATCH_BYTES_MAX: u64 = 16 << 20;
 
 /// Most bytes of a record, however large the log.
 pub(super) const RECORD_BYTES_MAX: u64 = 64 << 20;
@@ -40,6 +42,15 @@ impl Record {
     /// What it does.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
+    }
+
+    /// Bytes that late binding may leave out of the log.
+    pub fn bindable_bytes(&self) -> u64 {
+        let runs = self.operations.iter().map(|operation| match operation {
+            Operation::PutRun { bytes, .. } if bytes.len() >= BOUND_BYTES_MIN => bytes.len() as u64,
+            _ => 0,
+        });
+        runs.sum()
     }
 
     /// Most bytes it takes in a batch.

@@ -1,17 +1,205 @@
 //! Which values the log leaves out: runs of blocks that fill at least half of a leaf which is written now anyway.
 //!
 //! FAST16 section 3: a large write would go to the device twice, in the log and in its leaf. When a batch is written, each
-//! leaf that holds enough of the batch's runs is written first, and binding records say where in it the bytes lie.
+//! leaf that holds enough of the batch's runs is written first, and binding records say where in it the bytes lie. A run
+//! is left out only if all of it was found so; the others stay inline.
+//!
+//! The eviction token is held from the image of a leaf to its place in the block table, as for any write-back that no cut
+//! may cross. What the bindings name stays in place (CP-1): a later write of the leaf frees it with the interval that is
+//! going on, and that is released by the next checkpoint at the earliest.
 
-use pando_format::Lsn;
-use pando_format::log_record::Binding;
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use pando_device::BLOCK_SIZE;
+use pando_format::log_record::{Binding, BoundPiece, bound_checksum};
+use pando_format::operation::BLOCK_VALUE_LENGTH;
+use pando_format::{BlockEntry, Compression, Extent, Lsn, NodeId, Operation, PartEntry, Tree};
 
 use super::batch::{Binder, Record};
 use crate::Result;
+use crate::betree::leaf::Basement;
+use crate::betree::node::{Body, CachedNode, NodeRef};
+use crate::cache::write_back::Cause;
 use crate::volume::Volume;
 
+/// The shortest run that is worth a binding record, in bytes.
+pub(crate) const BOUND_BYTES_MIN: usize = 64 << 10;
+
+/// A run that may be left out.
+struct Run<'a> {
+    lsn: Lsn,
+    operation: u32,
+    tree: Tree,
+    prefix: &'a Bytes,
+    first: u64,
+    bytes: &'a Bytes,
+    /// Where each block lies on the device, once its leaf is written.
+    places: Vec<Option<u64>>,
+}
+
+/// A leaf and the blocks of the batch's runs in it: (run, block).
+struct Target {
+    node: NodeRef,
+    /// Bytes that lifting takes off the keys on the way to the leaf.
+    lifted: usize,
+    blocks: Vec<(usize, usize)>,
+}
+
 impl Binder for Volume {
-    fn bind(&self, _first: Lsn, _records: &[Record]) -> Result<Vec<Binding>> {
-        Ok(Vec::new())
+    fn bind(&self, first: Lsn, records: &[Record]) -> Result<Vec<Binding>> {
+        let mut runs = candidates(first, records);
+        // A compressed block has no place of its own on the device.
+        if runs.is_empty() || self.compression != Compression::None {
+            return Ok(Vec::new());
+        }
+        let _token = self.eviction.lock();
+        for target in self.leaves_of(&runs).into_values() {
+            self.write_target(&target, &mut runs)?;
+        }
+        Ok(runs.iter().filter_map(Run::binding).collect())
+    }
+}
+
+fn candidates(first: Lsn, records: &[Record]) -> Vec<Run<'_>> {
+    let mut runs = Vec::new();
+    for (lsn, record) in (first.0..).zip(records) {
+        for (operation, what) in (0..).zip(record.operations()) {
+            let Operation::PutRun { tree, prefix, first, bytes } = what else { continue };
+            if bytes.len() >= BOUND_BYTES_MIN && bytes.len().is_multiple_of(BLOCK_VALUE_LENGTH) {
+                let places = vec![None; bytes.len() / BLOCK_VALUE_LENGTH];
+                let lsn = Lsn(lsn);
+                runs.push(Run { lsn, operation, tree: *tree, prefix, first: *first, bytes, places });
+            }
+        }
+    }
+    runs
+}
+
+impl Volume {
+    /// The leaves in memory that hold blocks of the runs now.
+    fn leaves_of(&self, runs: &[Run<'_>]) -> HashMap<NodeId, Target> {
+        let mut targets: HashMap<NodeId, Target> = HashMap::new();
+        for (number, run) in runs.iter().enumerate() {
+            for block in 0..run.places.len() {
+                let key = run.key(block);
+                let root = self.root(run.tree).read().clone();
+                let Some((node, lifted)) = self.leaf_of(&root, &key, 0) else { continue };
+                let target = targets.entry(node.id).or_insert(Target { node, lifted, blocks: Vec::new() });
+                target.blocks.push((number, block));
+            }
+        }
+        targets
+    }
+
+    /// The leaf that a key belongs to, if the way there is in memory and no message waits for the key.
+    fn leaf_of(&self, node: &CachedNode, key: &[u8], lifted: usize) -> Option<(NodeRef, usize)> {
+        let state = node.state.read();
+        match &state.body {
+            Body::Leaf(_) => Some((self.cache.peek(node.id)?, lifted)),
+            Body::Interior(interior) => {
+                let child = &interior.children[interior.index_of(key)];
+                let buffer = child.buffer.get()?;
+                if child.id.is_empty() || buffer.pending(key).is_some() || buffer.deletes(key) {
+                    return None;
+                }
+                let strip = child.strip as usize;
+                let below = self.cache.peek(child.id)?;
+                self.leaf_of(&below, key.get(strip..)?, lifted + strip)
+            }
+        }
+    }
+
+    /// Writes a leaf if the runs fill at least half of it, and notes where their blocks lie.
+    fn write_target(&self, target: &Target, runs: &mut [Run<'_>]) -> Result<()> {
+        let image = {
+            let mut state = target.node.state.write();
+            let Body::Leaf(leaf) = &state.body else { return Ok(()) };
+            let enough = target.blocks.len() * BLOCK_VALUE_LENGTH * 2 >= leaf.bytes();
+            let free = self.is_dirty_now(&state) && state.frozen.is_none() && !state.writing && !state.dropped;
+            if !enough || !free {
+                return Ok(());
+            }
+            self.take_image(&target.node, &mut state)
+        };
+        let written = match self.write_image(&image, Cause::Binding) {
+            Ok(written) => written,
+            Err(error) => {
+                self.give_image_back(&target.node);
+                // Without space for the leaf the values go into the log.
+                return if error == crate::Error::NoSpace { Ok(()) } else { Err(error) };
+            }
+        };
+        self.place_written(&target.node, &image, &written);
+        let Body::Leaf(leaf) = &image.body else { return Ok(()) };
+        for (number, block) in &target.blocks {
+            let run = &mut runs[*number];
+            let key = &run.key(*block)[target.lifted..];
+            let index = leaf.index_of(key);
+            let Some(basement) = leaf.basements.get(index).and_then(|slot| slot.part.get()) else { continue };
+            // The leaf may hold a newer value by now: what counts is that these very bytes were written.
+            let value = run.block(*block);
+            run.places[*block] = place_of(basement, key, &value, &written.entry, &written.parts[index]);
+        }
+        Ok(())
+    }
+}
+
+/// Where the block with this key lies on the device, if it is this very value.
+fn place_of(basement: &Basement, key: &[u8], value: &Bytes, place: &BlockEntry, part: &PartEntry) -> Option<u64> {
+    let at = basement.entries.binary_search_by(|(other, _)| other[..].cmp(key)).ok()?;
+    let found = &basement.entries[at].1;
+    if found.as_ptr() != value.as_ptr() || found.len() != BLOCK_VALUE_LENGTH || part.compression != Compression::None {
+        return None;
+    }
+    let is_block = |(_, value): &&(Bytes, Bytes)| value.len() == BLOCK_VALUE_LENGTH;
+    let before = basement.entries[..at].iter().filter(is_block).count();
+    let behind = basement.entries[at..].iter().filter(is_block).count();
+    // The blocks of a part lie at its end (EUROSYS22, 6).
+    let front = part.raw_length as usize - (before + behind) * BLOCK_VALUE_LENGTH;
+    let offset = part.offset as usize * BLOCK_SIZE + front + before * BLOCK_VALUE_LENGTH;
+    let mut start = 0;
+    for extent in &place.extents {
+        let end = start + extent.length as usize;
+        if (start..end).contains(&offset) {
+            return Some(extent.offset + (offset - start) as u64);
+        }
+        start = end;
+    }
+    None
+}
+
+impl Run<'_> {
+    fn key(&self, block: usize) -> Vec<u8> {
+        [&self.prefix[..], &(self.first + block as u64).to_be_bytes()].concat()
+    }
+
+    fn block(&self, block: usize) -> Bytes {
+        let start = block * BLOCK_VALUE_LENGTH;
+        self.bytes.slice(start..start + BLOCK_VALUE_LENGTH)
+    }
+
+    /// The record that binds the run, if all of it was found on the device.
+    fn binding(&self) -> Option<Binding> {
+        let places: Vec<u64> = self.places.iter().copied().collect::<Option<_>>()?;
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        while from < places.len() {
+            let follows = |block: &usize| places[*block] == places[from] + ((block - from) * BLOCK_VALUE_LENGTH) as u64;
+            let to = (from + 1..places.len()).take_while(follows).last().unwrap_or(from) + 1;
+            let (start, length) = (from * BLOCK_VALUE_LENGTH, (to - from) * BLOCK_VALUE_LENGTH);
+            pieces.push(BoundPiece {
+                start: start as u32,
+                length: length as u32,
+                extent: Extent { device: 0, offset: places[from], length: length as u32 },
+                stored_length: length as u32,
+                checksum: bound_checksum(&[self.bytes.slice(start..start + length)]),
+                compression: Compression::None,
+                raw_length: length as u32,
+                raw_start: 0,
+            });
+            from = to;
+        }
+        Some(Binding { lsn: self.lsn, operation: self.operation, pieces })
     }
 }

@@ -15,7 +15,7 @@
 //! Lock order: the log's mutex is a leaf. It is never held across device I/O.
 
 pub(crate) mod batch;
-mod late_binding;
+pub(crate) mod late_binding;
 pub(crate) mod redo_log;
 mod region;
 pub(crate) mod replay;

@@ -16,8 +16,8 @@ use super::batch::{self, BATCH_BYTES_MAX, Binder, Record, Stamp};
 use super::region::Circle;
 use crate::{Error, Lsn, Result};
 
-/// Queued bytes from which the background should call [`RedoLog::write_out`].
-pub(crate) const WRITE_OUT_BYTES: u64 = 1 << 20;
+/// Queued bytes, without what late binding may leave out, from which the background should write.
+const WRITE_OUT_BYTES: u64 = 1 << 20;
 
 /// The log of an open volume.
 pub(crate) struct RedoLog {
@@ -35,6 +35,8 @@ struct State {
     queue: VecDeque<Record>,
     /// Most bytes that the records in the queue take in a batch.
     queued_bytes: u64,
+    /// Those of them that late binding may leave out.
+    bindable_bytes: u64,
     /// Most bytes that the batch being written now takes, padding included.
     in_flight_bytes: u64,
     /// The oldest batch that a recovery would read.
@@ -78,6 +80,7 @@ impl RedoLog {
         let state = State {
             queue: VecDeque::new(),
             queued_bytes: 0,
+            bindable_bytes: 0,
             in_flight_bytes: 0,
             head,
             tail,
@@ -117,6 +120,7 @@ impl RedoLog {
         assert_eq!(lsn.0, state.appended.0 + 1, "LOG-2: records come in order");
         state.appended = lsn;
         state.queued_bytes += record.bytes();
+        state.bindable_bytes += record.bindable_bytes();
         state.queue.push_back(record);
         Ok(())
     }
@@ -187,7 +191,7 @@ impl RedoLog {
     ) -> Result<MutexGuard<'a, State>> {
         let (head, position, durable) = (state.head, state.tail, state.durable);
         let first = Lsn(state.taken.0 + 1);
-        let records = state.take();
+        let records = state.take(self.batch_bytes_max());
         let last = Lsn(first.0 + records.len() as u64 - 1);
         state.writing = true;
         drop(state);
@@ -260,9 +264,22 @@ impl RedoLog {
         self.state.lock().appended
     }
 
-    /// Bytes that wait to be written; see [`WRITE_OUT_BYTES`].
+    /// True if enough waits to be written that [`RedoLog::write_out`] should be called: as much as makes a good write, or, of
+    /// runs that late binding may leave out, as much as makes full leaves.
+    pub fn wants_write_out(&self) -> bool {
+        let state = self.state.lock();
+        state.queued_bytes - state.bindable_bytes >= WRITE_OUT_BYTES
+            || state.queued_bytes >= self.batch_bytes_max() / 4 * 3
+    }
+
+    /// Bytes that wait to be written.
+    #[cfg(test)]
     pub fn queued_bytes(&self) -> u64 {
         self.state.lock().queued_bytes
+    }
+
+    fn batch_bytes_max(&self) -> u64 {
+        BATCH_BYTES_MAX.min(self.circle.length() / 8)
     }
 
     /// Bytes of the region that cannot be written now, the queue included at its worst.
@@ -285,7 +302,7 @@ impl RedoLog {
     fn used_with(&self, more: u64) -> u64 {
         let state = self.state.lock();
         let queued = state.queued_bytes + more;
-        let batches = if queued == 0 { 0 } else { 2 * queued / BATCH_BYTES_MAX + 1 };
+        let batches = if queued == 0 { 0 } else { 2 * queued / self.batch_bytes_max() + 1 };
         let written = self.circle.distance(state.head, state.tail) + state.in_flight_bytes;
         written + queued + batches * batch::OVERHEAD_BYTES_MAX
     }
@@ -309,17 +326,19 @@ impl State {
     }
 
     /// The records of the next batch: as many as it holds, at least one.
-    fn take(&mut self) -> Vec<Record> {
+    fn take(&mut self, bytes_max: u64) -> Vec<Record> {
         let mut bytes = 0;
-        let mut count = 0;
+        let (mut count, mut bindable) = (0, 0);
         for record in &self.queue {
-            if count > 0 && bytes + record.bytes() > BATCH_BYTES_MAX {
+            if count > 0 && bytes + record.bytes() > bytes_max {
                 break;
             }
             bytes += record.bytes();
+            bindable += record.bindable_bytes();
             count += 1;
         }
         self.queued_bytes -= bytes;
+        self.bindable_bytes -= bindable;
         self.in_flight_bytes = bytes + batch::OVERHEAD_BYTES_MAX;
         self.taken = Lsn(self.taken.0 + count as u64);
         self.queue.drain(..count).collect()
