@@ -1,8 +1,23 @@
 //! What a caller wants done in one atomic step.
 
 use bytes::Bytes;
+use pando_device::{BLOCK_SIZE, Buffer};
 
 use crate::{Change, FieldUpdate, KeyRange, Operation, Tree};
+
+/// A copy of bytes that is to be written: from a block up in memory that the device can take as it is, so that it is the
+/// only copy on the way there.
+pub fn copy_for_device(bytes: &[u8]) -> Bytes {
+    if bytes.len() < BLOCK_SIZE {
+        return Bytes::copy_from_slice(bytes);
+    }
+    let mut buffer = Buffer::for_overwrite(bytes.len());
+    buffer[..bytes.len()].copy_from_slice(bytes);
+    let padding = buffer.len() - bytes.len();
+    buffer[bytes.len()..].fill(0);
+    let whole = buffer.freeze();
+    whole.slice(..whole.len() - padding)
+}
 
 /// Operations that become one log record: applied in their order, whole or not at all.
 #[derive(Debug, Default, Clone)]

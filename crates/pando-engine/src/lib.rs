@@ -20,7 +20,7 @@ pub mod stats;
 mod volume;
 pub(crate) mod space;
 
-pub use batch::Batch;
+pub use batch::{Batch, copy_for_device};
 pub use check::CheckReport;
 pub use engine::{Engine, Space};
 pub use error::{Error, Miss, Result};

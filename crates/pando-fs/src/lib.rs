@@ -31,4 +31,4 @@ mod xattr;
 pub use error::{Error, Miss};
 pub use file_system::FileSystem;
 pub use operations::{InodeNumber, Operations, Result};
-pub use pando_engine::{FormatOptions, Options};
+pub use pando_engine::{FormatOptions, Options, copy_for_device};

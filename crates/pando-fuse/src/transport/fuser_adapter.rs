@@ -356,7 +356,7 @@ impl Filesystem for Adapter {
     ) {
         let inode = inode(ino);
         let length = data.len() as u32;
-        let data = Bytes::copy_from_slice(data);
+        let data = pando_fs::copy_for_device(data);
         let kill_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let kernel_cache = self.kernel_cache.clone();
         self.dispatcher.change(
