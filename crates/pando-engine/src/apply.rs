@@ -28,11 +28,11 @@ impl Volume {
         if !batch.reclaims {
             self.admit(bytes as u64)?;
         }
-        let moves: Vec<(Tree, Bytes)> = batch
+        let moves: Vec<(Tree, Bytes, Bytes)> = batch
             .operations
             .iter()
             .filter_map(|operation| match operation {
-                Operation::MoveRange { tree, from, .. } => Some((*tree, from.clone())),
+                Operation::MoveRange { tree, from, to } => Some((*tree, from.clone(), to.clone())),
                 _ => None,
             })
             .collect();
@@ -53,8 +53,8 @@ impl Volume {
         } else {
             // Found out before anything is promised: whether all of it can be read, and whether it fits twice.
             let mut moved = 0;
-            for (tree, from) in &moves {
-                moved += self.measure(*tree, from)?;
+            for (tree, from, to) in &moves {
+                moved += self.measure(*tree, from, to)?;
             }
             self.admit(moved)?;
             let _moves = self.moves.read();
@@ -155,12 +155,16 @@ impl Volume {
         Ok(())
     }
 
-    /// Reads everything below a prefix; returns the bytes of its keys and values.
-    fn measure(&self, tree: Tree, prefix: &Bytes) -> Result<u64> {
-        let mut rest = Some(KeyRange::prefix(prefix.clone()));
+    /// Reads everything that is to be moved; returns the bytes of its keys and values.
+    fn measure(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<u64> {
+        let mut rest = Some(KeyRange::prefix(from.clone()));
         let mut bytes = 0;
         while let Some(range) = rest {
             let piece = self.waiting(|| self.scan(tree, &range, Direction::Forward, MOVE_STEP))?;
+            let longest = piece.entries.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
+            if longest - from.len().min(longest) + to.len() > KEY_LENGTH_MAX {
+                return Err(Error::TooLarge { what: "a key" });
+            }
             bytes += piece.entries.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>();
             rest = piece.rest;
             while !self.has_memory() && self.tree_step()? {}

@@ -205,7 +205,7 @@ impl Volume {
             let state = child.state.read();
             match &state.body {
                 Body::Leaf(leaf) => {
-                    (leaf.bytes() > self.shape.node_bytes, leaf.bytes() < self.shape.node_bytes / 4)
+                    (leaf.is_too_large(self.shape.node_bytes), leaf.bytes() < self.shape.node_bytes / 4)
                 }
                 Body::Interior(interior) => (
                     interior.children.len() > self.shape.fanout,
@@ -288,7 +288,7 @@ impl Volume {
             }
             let child = self.node(id)?;
             let too_large = match &child.state.read().body {
-                Body::Leaf(leaf) => leaf.bytes() > self.shape.node_bytes,
+                Body::Leaf(leaf) => leaf.is_too_large(self.shape.node_bytes),
                 Body::Interior(interior) => interior.children.len() > self.shape.fanout,
             };
             if too_large {
@@ -312,7 +312,7 @@ impl Volume {
         let (too_large, single) = {
             let state = node.state.read();
             match &state.body {
-                Body::Leaf(leaf) => (leaf.bytes() > self.shape.node_bytes, false),
+                Body::Leaf(leaf) => (leaf.is_too_large(self.shape.node_bytes), false),
                 Body::Interior(interior) => {
                     (interior.children.len() > self.shape.fanout, interior.children.len() == 1)
                 }

@@ -152,6 +152,11 @@ impl Leaf {
         Self { basements, at_end: 0, applied: 0 }
     }
 
+    /// True if it is to be split: above its size, and not a single basement, which a very long key can fill alone.
+    pub(crate) fn is_too_large(&self, node_bytes: usize) -> bool {
+        self.basements.len() > 1 && self.bytes() > node_bytes
+    }
+
     /// True if almost all messages of late went behind its last key.
     pub(crate) fn grown_at_end(&self) -> bool {
         self.applied > 8 && self.at_end >= self.applied - self.applied / 8

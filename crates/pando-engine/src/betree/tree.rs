@@ -161,7 +161,7 @@ impl Volume {
         let leaf = state.leaf_mut();
         leaf.apply(&key, way.msn, way.pending, self.shape.basement_bytes);
         leaf.drop_empty();
-        let overgrown = leaf.bytes() > self.shape.node_bytes;
+        let overgrown = leaf.is_too_large(self.shape.node_bytes);
         self.account(&mut state);
         if overgrown {
             self.note_overgrown(way.tree, node.id, way.key);
