@@ -13,6 +13,8 @@ use super::{Context, Failure, Outcome};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
+/// Of the large file; small against the smallest volume, so that rounding does not show.
+const CHUNK: usize = 128 << 10;
 const FILES_PER_DIRECTORY: u64 = 500;
 /// A volume that refuses before this share of what statfs promised has told a lie.
 const PROMISE_PERCENT: u64 = 70;
@@ -175,7 +177,7 @@ impl Load for LargeFile {
         let path = directory.join("large");
         let mut file = at("cannot create", &path, File::create(&path))?;
         self.bytes = 0;
-        let mut chunk = vec![0; MIB as usize];
+        let mut chunk = vec![0; CHUNK];
         loop {
             chunk.chunks_mut(BLOCK).zip(0..).for_each(|(block, index)| fill(block, self.bytes + index));
             match unless_full("cannot write", &path, file.write(&chunk))? {
@@ -189,12 +191,15 @@ impl Load for LargeFile {
     fn verify(&self, directory: &Path) -> Outcome {
         let path = directory.join("large");
         let file = at("cannot open", &path, File::open(&path))?;
-        let (mut found, mut wanted) = (vec![0; MIB as usize], vec![0; MIB as usize]);
-        for offset in (0..self.bytes).step_by(MIB as usize) {
+        let (mut found, mut wanted) = (vec![0; CHUNK], vec![0; CHUNK]);
+        for offset in (0..self.bytes).step_by(CHUNK) {
             at("cannot read", &path, file.read_exact_at(&mut found, offset))?;
             wanted.chunks_mut(BLOCK).zip(0..).for_each(|(block, index)| fill(block, offset + index));
             if found != wanted {
-                return Err(Failure::Wrong(format!("{} differs in the MiB at {offset}", path.display())));
+                return Err(Failure::Wrong(format!(
+                    "{} differs in the {CHUNK} bytes at {offset}",
+                    path.display()
+                )));
             }
         }
         Ok(())

@@ -141,6 +141,9 @@ impl Volume {
     /// Kills the daemon with SIGKILL and takes the dead mount away. ext4 has no daemon and is only unmounted.
     pub fn kill(&mut self) -> Result<(), Failure> {
         let Some(mut daemon) = self.daemon.take() else { return self.umount() };
+        if let Some(status) = at("cannot wait for the daemon of", &self.image, daemon.try_wait())? {
+            return Err(Failure::Wrong(format!("the daemon ended by itself before it was killed: {status}")));
+        }
         at("cannot kill the daemon of", &self.image, daemon.kill())?;
         at("cannot wait for the daemon of", &self.image, daemon.wait())?;
         tool::run(Command::new("umount").arg("-l").arg(&self.root))
