@@ -265,6 +265,11 @@ pub fn mounted() -> io::Result<Vec<MountEntry>> {
     Ok(all.into_iter().filter(|(kind, _)| kind == FILE_SYSTEM_TYPE).map(|(_, entry)| entry).collect())
 }
 
+/// Everything that is mounted, of any type, in the order of mounting.
+pub fn mounted_of_any_type() -> io::Result<Vec<MountEntry>> {
+    Ok(entries(&std::fs::read("/proc/self/mountinfo")?).into_iter().map(|(_, entry)| entry).collect())
+}
+
 /// The PandoFS mounted exactly at this path, if that is what one sees there.
 pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
     // The parent is resolved and not the path, which belongs to a mount that might not answer.

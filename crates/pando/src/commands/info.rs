@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use pando_format::Superblock;
 use pando_format::version::FORMAT_VERSION;
+use pando_fuse::mount_point::{MountEntry, mounted_at};
 use serde_json::{Map, Value, json};
 
 use crate::commands::format::uuid;
 use crate::failure::{Failure, Result, Status};
-use crate::mounts::{self, Mount};
+use crate::mounts;
 use crate::output::{Output, put_name, shown};
 use crate::raw::RawVolume;
 use crate::size::human;
@@ -39,7 +40,8 @@ pub struct InfoArgs {
 
 /// Runs `pando info`.
 pub fn run(args: &InfoArgs) -> Result<Status> {
-    let (volume, mount) = match mounts::at(&args.path) {
+    let mounted = mounted_at(&args.path).ok().flatten();
+    let (volume, mount) = match mounted {
         Some(mount) => (mount.source.clone(), Some(mount)),
         None => (args.path.clone(), mounts::of_volume(&args.path)),
     };
@@ -66,7 +68,7 @@ struct Space {
     available: u64,
 }
 
-fn space_of_mount(mount: &Mount) -> Result<Space> {
+fn space_of_mount(mount: &MountEntry) -> Result<Space> {
     let stat = rustix::fs::statvfs(&mount.mountpoint).map_err(|error| {
         let why = crate::failure::errno_text(error);
         Failure::new(format!("cannot ask the mount {}: {why}", mount.mountpoint.display()))
@@ -89,7 +91,7 @@ fn time(nanoseconds: u64) -> String {
         .exact()
 }
 
-fn to_json(path: &Path, mount: Option<&Mount>, superblock: &Superblock, space: Space) -> Value {
+fn to_json(path: &Path, mount: Option<&MountEntry>, superblock: &Superblock, space: Space) -> Value {
     let mut object = Map::new();
     put_name(&mut object, "path", path.as_os_str().as_encoded_bytes());
     match mount {
@@ -123,7 +125,7 @@ fn to_json(path: &Path, mount: Option<&Mount>, superblock: &Superblock, space: S
 fn print(
     output: &mut Output,
     path: &Path,
-    mount: Option<&Mount>,
+    mount: Option<&MountEntry>,
     superblock: &Superblock,
     space: Space,
 ) -> Result<()> {
