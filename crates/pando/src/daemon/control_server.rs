@@ -19,6 +19,9 @@ pub type Answer = dyn Fn(&str) -> Option<Result<Value, String>> + Send + Sync;
 /// A listening socket. Dropping it removes the socket's file; connections that are open are still served.
 pub struct ControlServer {
     path: PathBuf,
+    /// The socket's own file, by inode number. The kernel gives the device number of a mount to the next one as soon
+    /// as it is unmounted, while its daemon still closes the volume: another daemon's socket may be at the path then.
+    inode: u64,
     end: Arc<Mutex<End>>,
 }
 
@@ -50,8 +53,9 @@ impl ControlServer {
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let inode = path.symlink_metadata()?.ino();
         let end = Arc::<Mutex<End>>::default();
-        let server = Self { path, end: end.clone() };
+        let server = Self { path, inode, end: end.clone() };
         std::thread::Builder::new().name("pando-control".into()).spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (answer, end) = (answer.clone(), end.clone());
@@ -80,7 +84,9 @@ impl ControlServer {
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if self.path.symlink_metadata().is_ok_and(|metadata| metadata.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -163,6 +169,19 @@ mod tests {
         );
         assert!(ask(&stream, "rubbish\n").get("error").is_some());
         drop(server);
+        assert!(!directory.path().join("pando/0-52.socket").exists());
+    }
+
+    /// A daemon that closed its volume took away the socket of the mount that had got its device number meanwhile.
+    #[test]
+    fn the_socket_of_a_later_mount_with_the_same_number_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let earlier = server(directory.path());
+        let later = server(directory.path());
+        drop(earlier);
+        let stream = UnixStream::connect(directory.path().join("pando/0-52.socket")).unwrap();
+        assert_eq!(ask(&stream, "{\"request\":\"info\"}\n"), json!({ "ok": { "pid": 7 } }));
+        drop(later);
         assert!(!directory.path().join("pando/0-52.socket").exists());
     }
 
