@@ -69,7 +69,8 @@ impl Circle {
         if requests.len() == 1 {
             return Ok(requests.remove(0).buffer.freeze());
         }
-        Ok(requests.iter().flat_map(|request| request.buffer.iter().copied()).collect())
+        let pieces: Vec<&[u8]> = requests.iter().map(|request| &request.buffer[..]).collect();
+        Ok(pieces.concat().into())
     }
 
     /// Where a run of the log lies on the device: (offset, length).
