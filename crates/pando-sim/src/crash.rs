@@ -25,6 +25,9 @@ use crate::recovery::{Bounds, recover, without_panic};
 use crate::runner::Runner;
 use crate::workload::{Mix, Step, generate, operation};
 
+/// States in between, about, that are looked at for each moment of a recovery.
+const RECOVERY_CHOICES: u64 = 3;
+
 /// What a crash test does.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -167,13 +170,18 @@ impl Test<'_> {
         Ok(())
     }
 
-    /// CR-2: cuts the power at each moment of a recovery.
+    /// CR-2: cuts the power at each moment of a recovery: all kept, all lost, and some of the states in between.
     fn crash_recovery(&mut self, image: &Image, trace: &[Event], bounds: Bounds) -> Result<(), String> {
         let mut point = CrashPoint::start(image.clone());
         for (number, event) in trace.iter().enumerate() {
             point.push(event);
-            for choice in point.subsets(self.random.bits()) {
-                let recovered = recover(&point.image(&choice), &self.recording.history, bounds);
+            let choices = point.subsets(self.random.bits());
+            let others = choices.len().saturating_sub(2) as u64;
+            for (place, choice) in choices.iter().enumerate() {
+                if place >= 2 && !self.random.chance(RECOVERY_CHOICES, others.max(RECOVERY_CHOICES)) {
+                    continue;
+                }
+                let recovered = recover(&point.image(choice), &self.recording.history, bounds);
                 recovered
                     .map_err(|what| format!("crash after I/O {number} of the recovery; {choice}: {what}"))?;
                 self.report.recovery_states += 1;

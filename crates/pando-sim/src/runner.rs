@@ -29,7 +29,7 @@ pub fn format_options() -> FormatOptions {
         node_bytes: Some(8 << 10),
         basement_bytes: Some(1 << 10),
         fanout: Some(4),
-        log_bytes: Some(4 << 20),
+        log_bytes: Some(1 << 20),
         ..FormatOptions::default()
     }
 }
