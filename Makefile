@@ -56,12 +56,13 @@ install: build
 	$(TARGET)/release/pando completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish
 	@# `mount -t fuse.pando` and /etc/fstab; without the right to write there everything else still works.
 	install -d $(DESTDIR)$(SBINDIR) && ln -sfn $(PREFIX)/bin/pando $(DESTDIR)$(SBINDIR)/mount.fuse.pando \
+	    && ln -sfn $(PREFIX)/bin/pando $(DESTDIR)$(SBINDIR)/umount.fuse.pando \
 	    || echo "no mount helper: $(DESTDIR)$(SBINDIR) cannot be written, so mount -t fuse.pando will not work"
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/pando $(DESTDIR)$(PREFIX)/share/man/man1/pando.1 $(DESTDIR)$(PREFIX)/share/man/man1/pando-*.1 \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pando $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pando \
-	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish $(DESTDIR)$(SBINDIR)/mount.fuse.pando
+	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish $(DESTDIR)$(SBINDIR)/mount.fuse.pando $(DESTDIR)$(SBINDIR)/umount.fuse.pando
 
 clean:
 	$(CARGO) clean
