@@ -10,6 +10,7 @@
 //! * `wait`: answered twice: at once, and when the volume has been closed after the unmount, with the last checkpoint on
 //!   the device.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -63,15 +64,29 @@ pub fn socket_in(directory: &Path, device: &str) -> PathBuf {
     directory.join(format!("{}.socket", device.replace(':', "-")))
 }
 
+/// Keeps others from changing the sockets in a directory for as long as it lives. Device numbers are used again at once:
+/// while one daemon ends, the next may have put its own socket where that of the first was.
+pub fn lock_directory(directory: &Path) -> io::Result<File> {
+    let lock = File::open(directory)?;
+    lock.lock()?;
+    Ok(lock)
+}
+
 /// Whether the daemon has been killed, as far as its socket tells. The socket it left behind is removed.
 pub fn is_dead(device: &str, error: &ControlError) -> bool {
-    let dead =
-        matches!(error, ControlError::Unreachable(error) if error.kind() == io::ErrorKind::ConnectionRefused);
-    if dead {
-        // The next daemon with this number would do the same.
-        let _ = std::fs::remove_file(socket_in(&own_directory(), device));
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if !matches!(error, ControlError::Unreachable(error) if refused(error)) {
+        return false;
     }
-    dead
+    let directory = own_directory();
+    let socket = socket_in(&directory, device);
+    // If it stays, the next daemon with this number removes it.
+    if let Ok(_lock) = lock_directory(&directory)
+        && UnixStream::connect(&socket).is_err_and(|error| refused(&error))
+    {
+        let _ = std::fs::remove_file(socket);
+    }
+    true
 }
 
 /// A conversation with a daemon.

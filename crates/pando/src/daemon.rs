@@ -60,6 +60,9 @@ pub fn serve(service: Service) -> Result<()> {
     }
 
     let served = session.run();
+    if let Some(control) = &control {
+        control.hide();
+    }
     let closed = close(fs);
     if let Some(control) = control {
         control.finish(closed.clone().map_err(|error| error.to_string()));

@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
-use crate::control::{REQUEST_BYTES_MAX, socket_in};
+use crate::control::{REQUEST_BYTES_MAX, lock_directory, socket_in};
 
 /// What the daemon answers to a request; `None` if there is no such request.
 pub type Answer = dyn Fn(&str) -> Option<Result<Value, String>> + Send + Sync;
 
 /// A listening socket. Dropping it removes the socket's file; connections that are open are still served.
 pub struct ControlServer {
+    directory: PathBuf,
     path: PathBuf,
-    /// The socket's own file, by inode number. The kernel gives the device number of a mount to the next one as soon
-    /// as it is unmounted, while its daemon still closes the volume: another daemon's socket may be at the path then.
+    /// The socket's own file, by inode number: another daemon's may be at the path by the time this one ends.
     inode: u64,
     end: Arc<Mutex<End>>,
 }
@@ -49,13 +49,15 @@ impl ControlServer {
             ));
         }
         let path = socket_in(directory, device);
-        // One that is left from a daemon that was killed: the number is ours now.
+        let lock = lock_directory(directory)?;
+        // One that is left from a daemon that has ended or is ending: the number is ours now.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         let inode = path.symlink_metadata()?.ino();
+        drop(lock);
         let end = Arc::<Mutex<End>>::default();
-        let server = Self { path, inode, end: end.clone() };
+        let server = Self { directory: directory.to_owned(), path, inode, end: end.clone() };
         std::thread::Builder::new().name("pando-control".into()).spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (answer, end) = (answer.clone(), end.clone());
@@ -65,6 +67,16 @@ impl ControlServer {
             }
         })?;
         Ok(server)
+    }
+
+    /// Takes the socket's name away, if it is still ours. To be done as soon as the volume is unmounted.
+    pub fn hide(&self) {
+        // Without the lock it stays: the next daemon with this device number removes it.
+        if let Ok(_lock) = lock_directory(&self.directory)
+            && self.path.symlink_metadata().is_ok_and(|metadata| metadata.ino() == self.inode)
+        {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 
     /// Tells those who wait that the volume has been closed, or why that failed.
@@ -84,9 +96,7 @@ impl ControlServer {
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
-        if self.path.symlink_metadata().is_ok_and(|metadata| metadata.ino() == self.inode) {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        self.hide();
     }
 }
 
