@@ -220,10 +220,7 @@ impl Volume {
         if self.is_closed() {
             return Err(Error::ReadOnly { why: "it was closed".to_owned() });
         }
-        match &*self.failure.lock() {
-            Some(why) => Err(Error::ReadOnly { why: why.clone() }),
-            None => Ok(()),
-        }
+        self.failure().map_or(Ok(()), |why| Err(Error::ReadOnly { why }))
     }
 
     /// True after the last checkpoint of a volume that is closed.
@@ -238,6 +235,7 @@ impl Volume {
 
     /// Why the volume takes no changes since it was opened, if so.
     pub(crate) fn failure(&self) -> Option<String> {
-        self.failure.lock().clone()
+        let own = self.failure.lock().clone();
+        own.or_else(|| self.log.failure())
     }
 }

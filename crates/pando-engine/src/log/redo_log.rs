@@ -272,6 +272,11 @@ impl RedoLog {
             || state.queued_bytes >= self.batch_bytes_max() / 4 * 3
     }
 
+    /// Why nothing can be appended any more, if a write or a flush has failed.
+    pub fn failure(&self) -> Option<String> {
+        self.state.lock().poison.clone()
+    }
+
     /// Bytes that wait to be written.
     #[cfg(test)]
     pub fn queued_bytes(&self) -> u64 {
