@@ -12,6 +12,7 @@ pub(crate) mod load;
 pub(crate) mod write_back;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use pando_format::NodeId;
@@ -22,9 +23,12 @@ use crate::volume::Volume;
 
 const SHARDS: usize = 16;
 
+/// Hashed without a random seed: the order in which nodes are evicted repeats itself in a simulation.
+type Shard = HashMap<NodeId, NodeRef, BuildHasherDefault<DefaultHasher>>;
+
 /// All nodes in memory.
 pub(crate) struct NodeCache {
-    shards: [Mutex<HashMap<NodeId, NodeRef>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     /// Nodes that became dirty in the current interval.
     dirty: Mutex<Vec<NodeRef>>,
     /// The interval between two cuts that is going on; see NODE-1.
@@ -46,7 +50,7 @@ impl NodeCache {
         }
     }
 
-    fn shard(&self, id: NodeId) -> &Mutex<HashMap<NodeId, NodeRef>> {
+    fn shard(&self, id: NodeId) -> &Mutex<Shard> {
         &self.shards[id.0 as usize % SHARDS]
     }
 

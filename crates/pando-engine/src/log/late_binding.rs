@@ -8,7 +8,7 @@
 //! may cross. What the bindings name stays in place (CP-1): a later write of the leaf frees it with the interval that is
 //! going on, and that is released by the next checkpoint at the earliest.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use pando_device::BLOCK_SIZE;
@@ -78,8 +78,8 @@ fn candidates(first: Lsn, records: &[Record]) -> Vec<Run<'_>> {
 
 impl Volume {
     /// The leaves in memory that hold blocks of the runs now.
-    fn leaves_of(&self, runs: &[Run<'_>]) -> HashMap<NodeId, Target> {
-        let mut targets: HashMap<NodeId, Target> = HashMap::new();
+    fn leaves_of(&self, runs: &[Run<'_>]) -> BTreeMap<NodeId, Target> {
+        let mut targets: BTreeMap<NodeId, Target> = BTreeMap::new();
         for (number, run) in runs.iter().enumerate() {
             for block in 0..run.places.len() {
                 let key = run.key(block);
