@@ -73,22 +73,26 @@ fn run_steps(
     steps: &[Step],
     errors: &mut usize,
 ) -> Result<(), String> {
-    let mut is_broken = false;
+    let mut broken_by: Option<String> = None;
     for (number, step) in steps.iter().enumerate() {
         let failed_before = device.failed().len();
         let at = |what: String| format!("step {number} ({}): {what}", name(step));
         let Err(error) = runner.step(step).map_err(at)? else {
-            if is_broken && matches!(step, Step::Apply(_) | Step::Sync | Step::Checkpoint) {
-                return Err(at("succeeded after the log or a checkpoint had failed".to_owned()));
+            match &broken_by {
+                Some(before) if matches!(step, Step::Apply(_) | Step::Sync | Step::Checkpoint) => {
+                    return Err(at(format!("succeeded after {before}")));
+                }
+                _ => continue,
             }
-            continue;
         };
         *errors += 1;
         check_error(name(step), &error)?;
         let failed = device.failed();
         let has_write_failed =
             failed[failed_before..].iter().any(|action| matches!(*action, "write" | "flush"));
-        is_broken |= has_write_failed && matches!(step, Step::Sync | Step::Checkpoint);
+        if has_write_failed && matches!(step, Step::Sync | Step::Checkpoint) {
+            broken_by = Some(at(error.to_string()));
+        }
         if matches!(step, Step::Reopen) {
             // Closed, or half open: nothing more can be asked of it.
             return Ok(());

@@ -318,6 +318,21 @@ fn brief(value: Option<&Bytes>) -> String {
     }
 }
 
+/// A step in lines that fit a screen: long values are cut.
+pub fn describe(step: &Step) -> String {
+    let cut = |text: String| match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    };
+    match step {
+        Step::Apply(operations) => {
+            let lines = operations.iter().map(|operation| format!("\n    {}", cut(format!("{operation:?}"))));
+            format!("Apply{}", lines.collect::<String>())
+        }
+        other => cut(format!("{other:?}")),
+    }
+}
+
 /// What a step is, for messages.
 pub fn name(step: &Step) -> &'static str {
     match step {

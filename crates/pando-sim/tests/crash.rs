@@ -4,6 +4,7 @@
 //! away the steps that a failure does not need, which takes its time.
 
 use pando_sim::crash::{Plan, Report, run, run_steps};
+use pando_sim::runner::describe;
 use pando_sim::workload::{Mix, generate};
 use pando_sim::{seeds, shrink};
 
@@ -33,7 +34,8 @@ fn check(usual_seeds: u64, plan: &Plan) -> Report {
 fn print_shrunk(seed: u64, plan: &Plan) {
     let fails = |steps: &[_]| run_steps(seed, steps, plan, None).is_err();
     let short = shrink::shrink(&generate(seed, &plan.mix), fails);
-    println!("{} steps are enough: {short:#?}", short.len());
+    println!("{} steps are enough:", short.len());
+    short.iter().for_each(|step| println!("  {}", describe(step)));
     println!("{}", run_steps(seed, &short, plan, None).unwrap_err());
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pando_device::SimulatedDevice;
 use pando_engine::{Compression, FormatOptions};
-use pando_sim::runner::{CAPACITY, Runner, format_options};
+use pando_sim::runner::{CAPACITY, Runner, describe, format_options};
 use pando_sim::workload::{Mix, Step, generate};
 use pando_sim::{seeds, shrink};
 
@@ -27,7 +27,7 @@ fn check(format: &FormatOptions, mix: &Mix) {
         let short = shrink::shrink(&steps, |steps| run(format, steps).is_err());
         println!("{} steps are enough:", short.len());
         for step in &short {
-            println!("  {step:?}");
+            println!("  {}", describe(step));
         }
         panic!("PANDO_SEED={seed}: {what}; shrunk: {}", run(format, &short).unwrap_err());
     }
