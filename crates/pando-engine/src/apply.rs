@@ -112,8 +112,12 @@ impl Volume {
     /// The messages of an operation, in the caller's hold of the sequencer.
     fn inject_operation(&self, operation: &Operation, msn: Msn) {
         match operation {
-            Operation::Put { tree, key, value } => self.inject(*tree, key.clone(), msn, Pending::Put(value.clone())),
-            Operation::PutRun { tree, prefix, first, bytes } => self.inject_run(*tree, prefix, *first, bytes, msn),
+            Operation::Put { tree, key, value } => {
+                self.inject(*tree, key.clone(), msn, Pending::Put(value.clone()))
+            }
+            Operation::PutRun { tree, prefix, first, bytes } => {
+                self.inject_run(*tree, prefix, *first, bytes, msn)
+            }
             Operation::Delete { tree, key } => self.inject(*tree, key.clone(), msn, Pending::Delete),
             Operation::Change { tree, key, change } => {
                 self.inject(*tree, key.clone(), msn, Pending::Changes(vec![change.clone()]));
@@ -223,7 +227,9 @@ impl Volume {
 
 fn check_keys(operation: &Operation) -> Result<()> {
     let longest = match operation {
-        Operation::Put { key, .. } | Operation::Delete { key, .. } | Operation::Change { key, .. } => key.len(),
+        Operation::Put { key, .. } | Operation::Delete { key, .. } | Operation::Change { key, .. } => {
+            key.len()
+        }
         Operation::PutRun { prefix, .. } => prefix.len() + 8,
         Operation::DeleteRange { range, .. } => range.lower.bytes.len().max(range.upper.bytes.len()),
         Operation::MoveRange { from, to, .. } => from.len().max(to.len()),

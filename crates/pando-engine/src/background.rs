@@ -100,7 +100,10 @@ impl Volume {
         if self.log.wants_write_out() {
             self.signals.wake_log();
         }
-        if self.wants_eviction() || self.trees_want_maintenance() || self.cache.dirty_bytes() > self.dirty_goal() {
+        if self.wants_eviction()
+            || self.trees_want_maintenance()
+            || self.cache.dirty_bytes() > self.dirty_goal()
+        {
             self.signals.wake_tree();
         }
         if self.log.used_bytes() >= self.log.capacity() / 2 || self.wants_space() {
@@ -124,9 +127,7 @@ impl Volume {
 
     /// True if changes may come without waiting: memory, log and space have room.
     pub(crate) fn has_room(&self) -> bool {
-        self.has_memory()
-            && self.log.used_bytes() <= self.log.capacity() / 4 * 3
-            && !self.wants_space()
+        self.has_memory() && self.log.used_bytes() <= self.log.capacity() / 4 * 3 && !self.wants_space()
     }
 
     /// True if space is short and a checkpoint would release some.
@@ -313,13 +314,16 @@ impl Volume {
     }
 }
 
+/// What a thread does until it is told to end.
+type Work = fn(&Volume);
+
 /// Starts the threads of a volume.
 pub(crate) fn start(volume: &Arc<Volume>) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
     let mut threads = Vec::new();
     if volume.options.background == Background::Manual || volume.options.read_only {
         return Ok(threads);
     }
-    let work: [(&str, fn(&Volume)); 3] = [
+    let work: [(&str, Work); 3] = [
         ("pando-tree", Volume::tree_thread),
         ("pando-log", Volume::log_thread),
         ("pando-checkpt", Volume::checkpoint_thread),

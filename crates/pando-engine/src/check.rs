@@ -64,7 +64,12 @@ impl Volume {
             if counted == 0 {
                 check.problem(id, "BT-4: no edge and no root leads to it, but the block table keeps it");
             } else if counted != recorded {
-                check.problem(id, &format!("BT-4: {counted} edges and roots lead to it, and the block table says {recorded}"));
+                check.problem(
+                    id,
+                    &format!(
+                        "BT-4: {counted} edges and roots lead to it, and the block table says {recorded}"
+                    ),
+                );
             }
         }
         Ok(check.report)
@@ -98,7 +103,10 @@ impl Check<'_> {
         {
             let state = node.state.read();
             if state.height != height || node.tree != tree {
-                self.problem(id, &format!("BT-3: an edge of the {tree:?} tree says that its height is {height}"));
+                self.problem(
+                    id,
+                    &format!("BT-3: an edge of the {tree:?} tree says that its height is {height}"),
+                );
                 return Ok(());
             }
             for what in broken(&state, own) {
@@ -109,7 +117,9 @@ impl Check<'_> {
                     match interior.bounds_below(index, own) {
                         Ok((bounds, _)) if !child.id.is_empty() => below.push((child.id, bounds)),
                         Ok(_) => {}
-                        Err(_) => self.problem(id, &format!("BT-2: edge {index} lifts more than its keys share")),
+                        Err(_) => {
+                            self.problem(id, &format!("BT-2: edge {index} lifts more than its keys share"))
+                        }
                     }
                 }
             }
@@ -177,7 +187,9 @@ fn broken(state: &Node, own: &KeyRange) -> Vec<String> {
                 let bounds = interior.bounds_of(index, own);
                 let Some(buffer) = child.buffer.get() else { continue };
                 let mut ends = [buffer.keyed().next(), buffer.keyed().last()].into_iter().flatten();
-                if key_limits(&bounds).is_none() && !buffer.is_empty() || ends.any(|(key, _, _)| !bounds.contains(key)) {
+                if key_limits(&bounds).is_none() && !buffer.is_empty()
+                    || ends.any(|(key, _, _)| !bounds.contains(key))
+                {
                     broken.push(format!("BT-2: a message for edge {index} lies outside of it"));
                 }
             }

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use crate::stats::Stats;
 use crate::volume::Volume;
 use crate::{
-    Batch, Direction, FormatOptions, KeyRange, Lsn, Miss, Options, Result, Scan, ScanLimit, Tree, background, recovery,
+    Batch, Direction, FormatOptions, KeyRange, Lsn, Miss, Options, Result, Scan, ScanLimit, Tree, background,
+    recovery,
 };
 
 /// An open volume. All methods may be called from any thread.

@@ -16,9 +16,9 @@ pub(crate) mod log;
 pub mod options;
 pub mod recovery;
 pub mod scan;
+pub(crate) mod space;
 pub mod stats;
 mod volume;
-pub(crate) mod space;
 
 pub use batch::{Batch, copy_for_device};
 pub use check::CheckReport;

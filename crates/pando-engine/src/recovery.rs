@@ -54,8 +54,17 @@ pub(crate) fn format(device: Arc<dyn Device>, options: &FormatOptions) -> Result
         Lsn(0),
     )?;
     let options = Options { background: Background::Manual, ..Options::default() };
-    let volume =
-        Volume::new(Pieces { device, options, superblock, table, allocator, log, cache, roots: roots.clone(), lsn: Lsn(0) });
+    let volume = Volume::new(Pieces {
+        device,
+        options,
+        superblock,
+        table,
+        allocator,
+        log,
+        cache,
+        roots: roots.clone(),
+        lsn: Lsn(0),
+    });
     for root in &roots {
         let mut state = root.state.write();
         volume.mark_dirty(root, &mut state);
@@ -69,20 +78,25 @@ pub(crate) fn format(device: Arc<dyn Device>, options: &FormatOptions) -> Result
 fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock> {
     let capacity = capacity / 4096 * 4096;
     if capacity < CAPACITY_MIN {
-        let what = format!("a volume needs at least {} MiB, and the device has {} KiB", CAPACITY_MIN / MIB, capacity >> 10);
+        let what = format!(
+            "a volume needs at least {} MiB, and the device has {} KiB",
+            CAPACITY_MIN / MIB,
+            capacity >> 10
+        );
         return Err(Error::Invalid { what });
     }
     if options.label.len() > LABEL_LENGTH_MAX {
         return Err(Error::Invalid { what: format!("a label has at most {LABEL_LENGTH_MAX} bytes") });
     }
     // Small volumes get small nodes, so that the reserve for copy on write stays a small part of them.
-    let node_bytes = options.node_bytes.unwrap_or_else(|| {
-        ((capacity / 256).next_power_of_two() / 2).clamp(64 << 10, 4 << 20) as u32
-    });
+    let node_bytes = options
+        .node_bytes
+        .unwrap_or_else(|| ((capacity / 256).next_power_of_two() / 2).clamp(64 << 10, 4 << 20) as u32);
     let basement_bytes = options.basement_bytes.unwrap_or((node_bytes / 32).max(16 << 10));
     let fanout = options.fanout.unwrap_or(16);
     if node_bytes < 4096 || basement_bytes > node_bytes / 2 || basement_bytes < 256 || fanout < 4 {
-        let what = "nodes need at least 4 KiB and 4 children, and room for two basement nodes of 256 bytes or more";
+        let what =
+            "nodes need at least 4 KiB and 4 children, and room for two basement nodes of 256 bytes or more";
         return Err(Error::Invalid { what: what.to_owned() });
     }
     let log_bytes = options.log_bytes.unwrap_or_else(|| {
@@ -94,7 +108,9 @@ fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock> {
     let nodes_start = (log_start + log_bytes).next_multiple_of(MARGIN_LENGTH);
     let nodes_end = superblock_offsets(capacity)[1] / MARGIN_LENGTH * MARGIN_LENGTH;
     if log_bytes < 256 << 10 || nodes_start + 4 * MIB > nodes_end {
-        return Err(Error::Invalid { what: "the log leaves no room for nodes, or is smaller than 256 KiB".to_owned() });
+        return Err(Error::Invalid {
+            what: "the log leaves no room for nodes, or is smaller than 256 KiB".to_owned(),
+        });
     }
     let now = now_nanoseconds();
     let none = Root { node: NodeId::EMPTY, height: 0 };
@@ -180,7 +196,9 @@ pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
         (None, Some(error)) => {
             Err(Error::NotAVolume { what: format!("{} holds no PandoFS volume: {error}", device.name()) })
         }
-        (None, None) => Err(Error::NotAVolume { what: format!("{} is too small for a volume", device.name()) }),
+        (None, None) => {
+            Err(Error::NotAVolume { what: format!("{} is too small for a volume", device.name()) })
+        }
     }
 }
 
@@ -223,7 +241,17 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
         CachedNode::new(root.node, tree, Node::empty_leaf(KeyRange::all(), Msn::default()))
     };
     let roots = [placeholder(Tree::Metadata, live.metadata), placeholder(Tree::Data, live.data)];
-    let volume = Arc::new(Volume::new(Pieces { device, options, superblock, table, allocator, log, cache, roots, lsn: cut }));
+    let volume = Arc::new(Volume::new(Pieces {
+        device,
+        options,
+        superblock,
+        table,
+        allocator,
+        log,
+        cache,
+        roots,
+        lsn: cut,
+    }));
     for (tree, root) in [(Tree::Metadata, live.metadata), (Tree::Data, live.data)] {
         let node: NodeRef = volume.node(root.node)?;
         volume.load_all(&node)?;
@@ -242,4 +270,3 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
     }
     Ok(volume)
 }
-

@@ -132,8 +132,13 @@ impl Volume {
             let mut below = child.state.write();
             let (bounds, prefix) = above.interior().bounds_below(index, own)?;
             // Messages may have come since the look at what they need.
-            if missing_below(&above.interior().children[index], &below, above.interior().bounds_of(index, own), &prefix)
-                .is_some()
+            if missing_below(
+                &above.interior().children[index],
+                &below,
+                above.interior().bounds_of(index, own),
+                &prefix,
+            )
+            .is_some()
             {
                 continue;
             }
@@ -142,7 +147,8 @@ impl Volume {
             let edge_bounds = above.interior().bounds_of(index, own);
             let edge = &mut above.interior_mut().children[index];
             let buffer = std::mem::replace(&mut edge.buffer, Part::new(MessageBuffer::default()));
-            let buffer = buffer.into_value().expect("the parent was loaded, and its maintenance token is ours");
+            let buffer =
+                buffer.into_value().expect("the parent was loaded, and its maintenance token is ours");
             edge.count_buffer();
             self.account(&mut above);
             drop(above);
@@ -244,8 +250,10 @@ impl Volume {
         let node = if height == 0 {
             Node::empty_leaf(full, born)
         } else {
-            let interior =
-                super::interior::Interior { pivots: Vec::new(), children: vec![Child::new(NodeId::EMPTY, 0)] };
+            let interior = super::interior::Interior {
+                pivots: Vec::new(),
+                children: vec![Child::new(NodeId::EMPTY, 0)],
+            };
             Node::new(height, Body::Interior(interior), full, born)
         };
         let node = self.add_node(parent.tree, node);
@@ -256,7 +264,13 @@ impl Volume {
     }
 
     /// The part of the child that the messages of its edge need and that is not in memory.
-    fn part_needed(&self, parent: &NodeRef, own: &KeyRange, index: usize, child: &NodeRef) -> Result<Option<u32>> {
+    fn part_needed(
+        &self,
+        parent: &NodeRef,
+        own: &KeyRange,
+        index: usize,
+        child: &NodeRef,
+    ) -> Result<Option<u32>> {
         let above = parent.state.read();
         let below = child.state.read();
         below.expect_height(child, Some(above.height - 1))?;
@@ -340,7 +354,10 @@ impl Volume {
 fn missing_below(edge: &Child, below: &Node, bounds: KeyRange, prefix: &[u8]) -> Option<u32> {
     let Body::Leaf(leaf) = &below.body else { return below.missing_part() };
     let buffer = edge.buffer.get()?;
-    let ranges: Vec<_> =
-        buffer.ranges().iter().map(|(range, _)| super::lifting::range_below(range, &bounds, prefix)).collect();
+    let ranges: Vec<_> = buffer
+        .ranges()
+        .iter()
+        .map(|(range, _)| super::lifting::range_below(range, &bounds, prefix))
+        .collect();
     leaf.missing_for(&ranges, buffer.keyed().map(|(key, _, _)| &key[prefix.len()..])).map(|missing| missing.0)
 }

@@ -73,7 +73,8 @@ impl Child {
     /// Makes the edge lead to nothing; what waits for it waits for the empty subtree.
     pub(crate) fn cut_off(&mut self) {
         let old = std::mem::replace(self, Self::new(NodeId::EMPTY, 0));
-        let (_, keyed) = old.buffer.into_value().expect("a buffer is loaded before its edge is cut").into_parts();
+        let (_, keyed) =
+            old.buffer.into_value().expect("a buffer is loaded before its edge is cut").into_parts();
         for (key, (msn, pending)) in keyed {
             self.push(key, msn, pending);
         }
@@ -196,8 +197,12 @@ impl Interior {
                 let right = self.children.remove(index + 1);
                 let border = self.pivots.remove(index);
                 let left = &mut self.children[index];
-                let messages = right.buffer.into_value().expect("the buffer of an empty subtree is in memory");
-                left.buffer.change().expect("the buffer of an empty subtree is in memory").append(messages, &border);
+                let messages =
+                    right.buffer.into_value().expect("the buffer of an empty subtree is in memory");
+                left.buffer
+                    .change()
+                    .expect("the buffer of an empty subtree is in memory")
+                    .append(messages, &border);
                 left.count_buffer();
             } else {
                 index += 1;
@@ -241,7 +246,10 @@ impl Interior {
             }
         }
         let both_empty = |pair: &[Child]| pair[0].id.is_empty() && pair[1].id.is_empty();
-        self.children.windows(2).any(both_empty).then(|| "INT-2: two empty subtrees lie side by side".to_owned())
+        self.children
+            .windows(2)
+            .any(both_empty)
+            .then(|| "INT-2: two empty subtrees lie side by side".to_owned())
     }
 }
 

@@ -54,7 +54,8 @@ impl Basement {
     pub(crate) fn positions(&self, range: &KeyRange) -> std::ops::Range<usize> {
         let Some((first, last)) = key_limits(range) else { return 0..0 };
         let start = self.entries.partition_point(|(key, _)| key < &first);
-        let end = last.map_or(self.entries.len(), |last| self.entries.partition_point(|(key, _)| key < &last));
+        let end =
+            last.map_or(self.entries.len(), |last| self.entries.partition_point(|(key, _)| key < &last));
         start..end.max(start)
     }
 
@@ -184,11 +185,8 @@ impl Leaf {
 
     /// The range of basement `index` in the leaf's coordinates; open at the leaf's ends.
     pub(crate) fn range_of(&self, index: usize) -> KeyRange {
-        let lower = if index == 0 {
-            Bound::least()
-        } else {
-            Bound::before(self.basements[index].first_key.clone())
-        };
+        let lower =
+            if index == 0 { Bound::least() } else { Bound::before(self.basements[index].first_key.clone()) };
         let upper = match self.basements.get(index + 1) {
             Some(next) => Bound::before(next.first_key.clone()),
             None => Bound::greatest(),
@@ -227,7 +225,8 @@ impl Leaf {
 
     /// Applies a range delete. Basements that it covers whole are dropped unread.
     pub(crate) fn delete_range(&mut self, range: &KeyRange, msn: Msn) {
-        let covered: Vec<bool> = (0..self.basements.len()).map(|index| range.covers(&self.range_of(index))).collect();
+        let covered: Vec<bool> =
+            (0..self.basements.len()).map(|index| range.covers(&self.range_of(index))).collect();
         let touched: Vec<bool> = (0..self.basements.len())
             .map(|index| !covered[index] && !range.intersection(&self.range_of(index)).is_empty())
             .collect();

@@ -79,6 +79,9 @@ mod tests {
         let range = KeyRange::prefix(&b"a"[..]);
         assert_eq!(range_below(&range, &bounds, b"a"), KeyRange::all());
         let range = KeyRange::new(Bound::before(&b"ac"[..]), Bound::greatest());
-        assert_eq!(range_below(&range, &bounds, b"a"), KeyRange::new(Bound::before(&b"c"[..]), Bound::greatest()));
+        assert_eq!(
+            range_below(&range, &bounds, b"a"),
+            KeyRange::new(Bound::before(&b"c"[..]), Bound::greatest())
+        );
     }
 }

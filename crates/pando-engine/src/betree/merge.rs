@@ -10,8 +10,8 @@ use super::message_buffer::MessageBuffer;
 use super::node::{Body, Node, NodeRef};
 use super::part::Part;
 use super::tree::TreeRoot;
-use crate::volume::Volume;
 use crate::Result;
+use crate::volume::Volume;
 
 impl Volume {
     /// Does away with a small node behind an edge: cuts the edge if nothing is in it, else joins it with a neighbour if both
@@ -105,10 +105,8 @@ impl Volume {
             let interior = above.interior();
             let (_, prefix_a) = interior.bounds_below(left, own)?;
             let (_, prefix_b) = interior.bounds_below(left + 1, own)?;
-            let bounds = KeyRange::new(
-                interior.bounds_of(left, own).lower,
-                interior.bounds_of(left + 1, own).upper,
-            );
+            let bounds =
+                KeyRange::new(interior.bounds_of(left, own).lower, interior.bounds_of(left + 1, own).upper);
             for node in [&first, &second] {
                 let state = if node.id == first.id { &*a } else { &*b };
                 state.expect_height(node, Some(above.height - 1))?;

@@ -6,6 +6,8 @@ pub(crate) mod leaf;
 pub(crate) mod lifting;
 pub(crate) mod merge;
 pub(crate) mod message_buffer;
+#[cfg(test)]
+mod message_buffer_tests;
 pub(crate) mod node;
 pub(crate) mod part;
 pub(crate) mod query;

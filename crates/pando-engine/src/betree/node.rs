@@ -88,7 +88,13 @@ pub(crate) struct Image {
 impl CachedNode {
     /// A node with new contents.
     pub(crate) fn new(id: NodeId, tree: Tree, node: Node) -> NodeRef {
-        Arc::new(Self { id, tree, used: AtomicBool::new(true), pinned: AtomicBool::new(false), state: RwLock::new(node) })
+        Arc::new(Self {
+            id,
+            tree,
+            used: AtomicBool::new(true),
+            pinned: AtomicBool::new(false),
+            state: RwLock::new(node),
+        })
     }
 }
 
@@ -194,11 +200,12 @@ impl Node {
     pub(crate) fn missing_part(&self) -> Option<u32> {
         let index = match &self.body {
             Body::Leaf(leaf) => leaf.basements.iter().position(|slot| slot.part.get().is_none()),
-            Body::Interior(interior) => interior.children.iter().position(|child| child.buffer.get().is_none()),
+            Body::Interior(interior) => {
+                interior.children.iter().position(|child| child.buffer.get().is_none())
+            }
         };
         index.map(|index| index as u32)
     }
-
 }
 
 impl Body {
@@ -206,7 +213,9 @@ impl Body {
     pub(crate) fn leave_image(&mut self) {
         match self {
             Self::Leaf(leaf) => leaf.basements.iter_mut().for_each(|slot| slot.part.leave_image()),
-            Self::Interior(interior) => interior.children.iter_mut().for_each(|child| child.buffer.leave_image()),
+            Self::Interior(interior) => {
+                interior.children.iter_mut().for_each(|child| child.buffer.leave_image())
+            }
         }
     }
 }

@@ -49,7 +49,11 @@ impl Volume {
             None
         } else {
             let Some(lowered) = key.get(child.strip as usize..) else {
-                return Err(Error::damaged_node(Some(node.tree), node.id, "an edge lifts more than its keys hold"));
+                return Err(Error::damaged_node(
+                    Some(node.tree),
+                    node.id,
+                    "an edge lifts more than its keys hold",
+                ));
             };
             self.get_in(&*self.cached(child.id)?, lowered, Some(state.height - 1))?
         };

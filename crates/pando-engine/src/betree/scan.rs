@@ -48,7 +48,13 @@ impl Collector {
 
 impl Volume {
     /// A piece of a range, at least one entry if there is any, or [`Error::Miss`].
-    pub(crate) fn scan(&self, tree: Tree, range: &KeyRange, direction: Direction, limit: ScanLimit) -> Result<Scan> {
+    pub(crate) fn scan(
+        &self,
+        tree: Tree,
+        range: &KeyRange,
+        direction: Direction,
+        limit: ScanLimit,
+    ) -> Result<Scan> {
         self.stats.scans.fetch_add(1, Ordering::Relaxed);
         let mut out = Collector { direction, limit, entries: Vec::new(), bytes: 0 };
         let mut rest = range.clone();
@@ -71,7 +77,13 @@ impl Volume {
     }
 
     /// Collects one piece at the near end of `range`; returns how far it got.
-    fn scan_in(&self, node: &CachedNode, place: &Place<'_>, range: &KeyRange, out: &mut Collector) -> Result<Bound> {
+    fn scan_in(
+        &self,
+        node: &CachedNode,
+        place: &Place<'_>,
+        range: &KeyRange,
+        out: &mut Collector,
+    ) -> Result<Bound> {
         let state = node.state.read();
         state.expect_height(node, place.height)?;
         let (lower, upper) = (range.lower.strip(&place.prefix), range.upper.strip(&place.prefix));
@@ -96,7 +108,8 @@ impl Volume {
                     piece.lower = piece.lower.max(first);
                 }
                 if let Some(next) = leaf.basements.get(index + 1) {
-                    piece.upper = piece.upper.min(Bound::before(next.first_key.clone()).prepend(&place.prefix));
+                    piece.upper =
+                        piece.upper.min(Bound::before(next.first_key.clone()).prepend(&place.prefix));
                 }
                 let local = KeyRange::new(piece.lower.strip(&place.prefix), piece.upper.strip(&place.prefix));
                 let entries = &basement.entries[basement.positions(&local)];
@@ -119,7 +132,11 @@ impl Volume {
         let level = Level { buffer, lifted: place.prefix.len(), above: place.above };
         let lifted = if child.id.is_empty() { 0 } else { child.strip as usize };
         let Some(prefix) = edge_prefix(&bounds, place.prefix.len() + lifted) else {
-            return Err(Error::damaged_node(Some(node.tree), node.id, "an edge lifts more than its keys share"));
+            return Err(Error::damaged_node(
+                Some(node.tree),
+                node.id,
+                "an edge lifts more than its keys share",
+            ));
         };
         let below = Place { prefix, bounds, height: Some(state.height.wrapping_sub(1)), above: Some(&level) };
         if child.id.is_empty() {

@@ -74,7 +74,8 @@ impl Volume {
             }
             below.key_range = KeyRange::new(bounds.lower, pivots.first().unwrap_or(&bounds.upper).clone());
             let interior = above.interior_mut();
-            let buffer = std::mem::replace(&mut interior.children[index].buffer, Part::new(MessageBuffer::default()));
+            let buffer =
+                std::mem::replace(&mut interior.children[index].buffer, Part::new(MessageBuffer::default()));
             let mut rest = buffer.into_value().expect("the parent is loaded");
             let mut children = Vec::with_capacity(edges.len());
             for (at, (id, strip)) in edges.into_iter().enumerate() {
@@ -109,7 +110,8 @@ fn split_leaf(leaf: Leaf, node_bytes: usize) -> Pieces {
         }
         // Where the pieces would be equal, or full; a third to either side is tried for a better border.
         let target = if grown_at_end { node_bytes } else { (bytes / 2).min(node_bytes * 3 / 4) };
-        let (low, high) = if grown_at_end { (target * 7 / 8, target) } else { (target * 2 / 3, target * 4 / 3) };
+        let (low, high) =
+            if grown_at_end { (target * 7 / 8, target) } else { (target * 2 / 3, target * 4 / 3) };
         let at = best_border(&rest, low, high.min(node_bytes), target);
         let right = rest.split_off(at);
         let border = border_between(&rest[at - 1], &right[0]);

@@ -29,7 +29,12 @@ pub(crate) struct TreeRoot {
 impl TreeRoot {
     /// A tree with this root.
     pub(crate) fn new(root: NodeRef) -> Self {
-        Self { root: RwLock::new(root), maintenance: Mutex::new(()), overgrown: Mutex::default(), covered: AtomicBool::new(false) }
+        Self {
+            root: RwLock::new(root),
+            maintenance: Mutex::new(()),
+            overgrown: Mutex::default(),
+            covered: AtomicBool::new(false),
+        }
     }
 
     /// The root, kept in place as long as the guard lives. Lock order: before every node.
@@ -134,7 +139,8 @@ impl Volume {
     fn go_straight(&self, way: &Way<'_>, interior: &Interior, height: u8, key: Bytes) -> bool {
         let child = &interior.children[interior.index_of(&key)];
         let Some(buffer) = child.buffer.get() else { return false };
-        if child.id.is_empty() || child.xf.is_some() || buffer.pending(&key).is_some() || buffer.deletes(&key) {
+        if child.id.is_empty() || child.xf.is_some() || buffer.pending(&key).is_some() || buffer.deletes(&key)
+        {
             return false;
         }
         let Some(node) = self.cache.peek(child.id) else { return false };
@@ -189,9 +195,6 @@ struct Way<'a> {
 
 /// A new root above an old one that is to be split.
 pub(crate) fn root_above(old: &NodeRef, height: u8, born: Msn) -> Node {
-    let interior = Interior {
-        pivots: Vec::new(),
-        children: vec![Child::new(old.id, 0)],
-    };
+    let interior = Interior { pivots: Vec::new(), children: vec![Child::new(old.id, 0)] };
     Node::new(height, Body::Interior(interior), KeyRange::all(), born)
 }

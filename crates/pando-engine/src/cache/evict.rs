@@ -70,7 +70,9 @@ impl Volume {
                 if self.cache.memory() <= goal {
                     return;
                 }
-                if node.pinned.load(Ordering::Relaxed) || (node.used.swap(false, Ordering::Relaxed) && spare_used) {
+                if node.pinned.load(Ordering::Relaxed)
+                    || (node.used.swap(false, Ordering::Relaxed) && spare_used)
+                {
                     continue;
                 }
                 let Some(mut state) = node.state.try_write() else { continue };
@@ -109,7 +111,8 @@ impl Volume {
             let image = {
                 let mut state = node.state.write();
                 // What was dirty at the last cut is the running checkpoint's to write.
-                let free = state.dirty == Some(now) && state.frozen.is_none() && !state.writing && !state.dropped;
+                let free =
+                    state.dirty == Some(now) && state.frozen.is_none() && !state.writing && !state.dropped;
                 if !free {
                     continue;
                 }

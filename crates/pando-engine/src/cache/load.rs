@@ -43,7 +43,11 @@ impl Volume {
                 return Ok(node);
             }
             if !self.load_node(id)? {
-                return Err(Error::damaged_node(None, id, "an edge leads to it, but the block table has no such node"));
+                return Err(Error::damaged_node(
+                    None,
+                    id,
+                    "an edge leads to it, but the block table has no such node",
+                ));
             }
         }
     }
@@ -188,7 +192,13 @@ impl Volume {
         Ok(())
     }
 
-    fn decode_part(&self, node: &CachedNode, height: u8, stored: Bytes, entry: &PartEntry) -> Result<LoadedPart> {
+    fn decode_part(
+        &self,
+        node: &CachedNode,
+        height: u8,
+        stored: Bytes,
+        entry: &PartEntry,
+    ) -> Result<LoadedPart> {
         let damaged = |what: &dyn std::fmt::Display| Error::damaged_node(Some(node.tree), node.id, what);
         let shared_bytes = stored.len();
         if height == 0 {
@@ -210,7 +220,9 @@ impl Volume {
             return Err(damaged(&"it holds goto messages, which this version cannot follow"));
         }
         let buffer = MessageBuffer::from_parts(part.keyed, part.ranges);
-        buffer.map(|buffer| LoadedPart::Buffer(Arc::new(buffer))).ok_or_else(|| damaged(&"its messages overlap"))
+        buffer
+            .map(|buffer| LoadedPart::Buffer(Arc::new(buffer)))
+            .ok_or_else(|| damaged(&"its messages overlap"))
     }
 
     /// Bytes of a node's image, from one or more extents.
@@ -275,12 +287,15 @@ fn parts_to_read(state: &Node, index: usize) -> Vec<(usize, PartEntry)> {
 fn install(state: &mut Node, index: usize, entry: &PartEntry, loaded: LoadedPart) {
     match (&mut state.body, loaded) {
         (Body::Leaf(leaf), LoadedPart::Basement(basement)) => {
-            if let Some(slot) = leaf.basements.get_mut(index).filter(|slot| slot.part.stored() == Some(entry)) {
+            if let Some(slot) = leaf.basements.get_mut(index).filter(|slot| slot.part.stored() == Some(entry))
+            {
                 slot.part.load(basement);
             }
         }
         (Body::Interior(interior), LoadedPart::Buffer(buffer)) => {
-            if let Some(child) = interior.children.get_mut(index).filter(|child| child.buffer.stored() == Some(entry)) {
+            if let Some(child) =
+                interior.children.get_mut(index).filter(|child| child.buffer.stored() == Some(entry))
+            {
                 child.buffer.load(buffer);
                 child.count_buffer();
             }

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pando_device::{BLOCK_SIZE, Buffer, WriteRequest};
 use pando_format::{
-    BlockEntry, BufferPartWriter, Compression, Edge, EncodedPart, Extent, LeafPartWriter, NodeBody, NodeHeader,
-    PartEntry, stored_checksum,
+    BlockEntry, BufferPartWriter, Compression, Edge, EncodedPart, Extent, LeafPartWriter, NodeBody,
+    NodeHeader, PartEntry, stored_checksum,
 };
 
 use crate::betree::leaf::Basement;
@@ -113,7 +113,9 @@ impl Volume {
                 let mut edges = Vec::with_capacity(interior.children.len());
                 for child in &interior.children {
                     parts.push(match child.buffer.get() {
-                        Some(buffer) => OutPart::new(encode_buffer(buffer, self.compression), child.buffer_msn),
+                        Some(buffer) => {
+                            OutPart::new(encode_buffer(buffer, self.compression), child.buffer_msn)
+                        }
                         None => self.copy_part(image, &child.buffer)?,
                     });
                     let mut edge = Edge::new(child.id, child.strip);
@@ -229,7 +231,11 @@ fn encode_buffer(buffer: &MessageBuffer, compression: Compression) -> EncodedPar
     writer.finish(compression)
 }
 
-fn place_each<'a, T: Clone + 'a>(now: impl Iterator<Item = &'a mut Part<T>>, then: &[&Part<T>], entries: &[PartEntry]) {
+fn place_each<'a, T: Clone + 'a>(
+    now: impl Iterator<Item = &'a mut Part<T>>,
+    then: &[&Part<T>],
+    entries: &[PartEntry],
+) {
     let mut by_contents = HashMap::new();
     let mut by_place = HashMap::new();
     for (part, entry) in then.iter().zip(entries) {

@@ -73,8 +73,10 @@ pub(crate) trait Binder {
 }
 
 /// Leaves nothing out.
+#[cfg(test)]
 pub(crate) struct InlineAll;
 
+#[cfg(test)]
 impl Binder for InlineAll {
     fn bind(&self, _first: Lsn, _records: &[Record]) -> Result<Vec<Binding>> {
         Ok(Vec::new())

@@ -116,7 +116,8 @@ impl Volume {
             let mut state = target.node.state.write();
             let Body::Leaf(leaf) = &state.body else { return Ok(()) };
             let enough = target.blocks.len() * BLOCK_VALUE_LENGTH * 2 >= leaf.bytes();
-            let free = self.is_dirty_now(&state) && state.frozen.is_none() && !state.writing && !state.dropped;
+            let free =
+                self.is_dirty_now(&state) && state.frozen.is_none() && !state.writing && !state.dropped;
             if !enough || !free {
                 return Ok(());
             }
@@ -146,10 +147,19 @@ impl Volume {
 }
 
 /// Where the block with this key lies on the device, if it is this very value.
-fn place_of(basement: &Basement, key: &[u8], value: &Bytes, place: &BlockEntry, part: &PartEntry) -> Option<u64> {
+fn place_of(
+    basement: &Basement,
+    key: &[u8],
+    value: &Bytes,
+    place: &BlockEntry,
+    part: &PartEntry,
+) -> Option<u64> {
     let at = basement.entries.binary_search_by(|(other, _)| other[..].cmp(key)).ok()?;
     let found = &basement.entries[at].1;
-    if found.as_ptr() != value.as_ptr() || found.len() != BLOCK_VALUE_LENGTH || part.compression != Compression::None {
+    if found.as_ptr() != value.as_ptr()
+        || found.len() != BLOCK_VALUE_LENGTH
+        || part.compression != Compression::None
+    {
         return None;
     }
     let is_block = |(_, value): &&(Bytes, Bytes)| value.len() == BLOCK_VALUE_LENGTH;
@@ -185,7 +195,8 @@ impl Run<'_> {
         let mut pieces = Vec::new();
         let mut from = 0;
         while from < places.len() {
-            let follows = |block: &usize| places[*block] == places[from] + ((block - from) * BLOCK_VALUE_LENGTH) as u64;
+            let follows =
+                |block: &usize| places[*block] == places[from] + ((block - from) * BLOCK_VALUE_LENGTH) as u64;
             let to = (from + 1..places.len()).take_while(follows).last().unwrap_or(from) + 1;
             let (start, length) = (from * BLOCK_VALUE_LENGTH, (to - from) * BLOCK_VALUE_LENGTH);
             pieces.push(BoundPiece {

@@ -127,11 +127,6 @@ impl Replay {
         self.bindings.values().flatten().map(|piece| piece.extent).collect()
     }
 
-    /// Bytes of the log that are replayed.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Second pass: every record behind the cut, in LSN order, with all its bytes. Values share memory with
     /// up to 4 MiB of their neighbours.
     ///

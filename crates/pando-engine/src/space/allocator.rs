@@ -216,6 +216,7 @@ impl Allocator {
     }
 
     /// The free runs by offset, for check and dump.
+    #[cfg(test)]
     pub fn free_runs(&self) -> Vec<Run> {
         self.state.lock().free.iter().collect()
     }

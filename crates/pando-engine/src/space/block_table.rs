@@ -251,6 +251,7 @@ impl Version {
     }
 
     /// All nodes, by id.
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &BlockEntry)> {
         self.pages.entries()
     }

@@ -51,6 +51,7 @@ impl FreeMap {
     }
 
     /// All runs, by offset.
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = Run> {
         self.by_offset.iter().map(|(&offset, &length)| Run { offset, length })
     }

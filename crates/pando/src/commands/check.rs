@@ -40,53 +40,88 @@ pub struct CheckArgs {
     json: bool,
 }
 
+/// What both halves of a check found.
+struct Findings {
+    /// One sentence each.
+    problems: Vec<String>,
+    nodes: u64,
+    /// `None` if damage kept the name space from being walked to its end.
+    names: Option<Report>,
+}
+
 /// Runs `pando check`.
 pub fn run(args: &CheckArgs) -> Result<Status> {
     let volume = Volume::open(&args.path, Purpose::Read)?;
     let progress = progress_bar();
-    let report = pando_fs::check::check(volume.engine(), &mut |inodes| progress.set_position(inodes));
+    let findings = check(&volume, &progress);
     progress.finish_and_clear();
-    let report = report
+    let findings = findings
         .map_err(|error| Failure::new(format!("cannot check {} to the end: {error}", name(&args.path))))?;
     volume.close()?;
     let mut output = Output::new();
-    print(&mut output, args, &report)?;
+    print(&mut output, args, &findings)?;
     output.finish()?;
-    Ok(if report.problems.is_empty() { Status::Success } else { Status::Problems })
+    Ok(if findings.problems.is_empty() { Status::Success } else { Status::Problems })
+}
+
+/// First the structures: every byte of every node, the invariants of the trees, the block table. Then the name space on
+/// top of them, whose walk ends at the first damaged node; that is listed already then.
+fn check(volume: &Volume, progress: &ProgressBar) -> std::result::Result<Findings, pando_fs::Error> {
+    let structures = volume.engine().check(&mut |done, all| {
+        progress.set_length(all);
+        progress.set_position(done);
+    })?;
+    let mut findings = Findings { problems: structures.problems, nodes: structures.nodes, names: None };
+    progress.set_style(style("{spinner} {pos} inodes checked in {elapsed}, {per_sec}"));
+    match pando_fs::check::check(volume.engine(), &mut |inodes| progress.set_position(inodes)) {
+        Ok(report) => {
+            findings.problems.extend(report.problems.iter().map(ToString::to_string));
+            findings.names = Some(report);
+        }
+        Err(pando_fs::Error::Engine(pando_engine::Error::Damaged { .. }))
+            if !findings.problems.is_empty() => {}
+        Err(error) => return Err(error),
+    }
+    Ok(findings)
 }
 
 /// A line on standard error if that is a terminal; nothing elsewhere. How many inodes there will be is written nowhere,
-/// so it counts and does not promise.
+/// so for them it counts and does not promise.
 fn progress_bar() -> ProgressBar {
-    let style = "{spinner} {pos} inodes checked in {elapsed}, {per_sec}";
-    let style = ProgressStyle::with_template(style).expect("the template has only known fields");
-    let bar = ProgressBar::new_spinner().with_style(style);
+    let bar = ProgressBar::new(0).with_style(style("{bar:30} {pos} of {len} nodes verified in {elapsed}"));
     bar.enable_steady_tick(TICK);
     bar
 }
 
-fn print(output: &mut Output, args: &CheckArgs, report: &Report) -> Result<()> {
-    let Report { problems, directories, files, orphans, data_bytes } = report;
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template has only known fields")
+}
+
+fn print(output: &mut Output, args: &CheckArgs, findings: &Findings) -> Result<()> {
+    let Findings { problems, nodes, names } = findings;
     let path = name(&args.path);
     if args.json {
-        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         return output.json(&json!({
             "path": path,
             "clean": problems.is_empty(),
             "problems": problems,
-            "directories": directories,
-            "files": files,
-            "orphans": orphans,
-            "data_bytes": data_bytes,
+            "nodes": nodes,
+            "directories": names.as_ref().map(|names| names.directories),
+            "files": names.as_ref().map(|names| names.files),
+            "orphans": names.as_ref().map(|names| names.orphans),
+            "data_bytes": names.as_ref().map(|names| names.data_bytes),
         }));
     }
     for problem in problems {
-        output.line(problem.to_string())?;
+        output.line(problem.clone())?;
     }
-    let held = format!(
-        "{directories} directories, {files} files, {orphans} orphans, {} of data",
-        human(*data_bytes)
-    );
+    let held = match names {
+        Some(Report { directories, files, orphans, data_bytes, .. }) => format!(
+            "{nodes} nodes, {directories} directories, {files} files, {orphans} orphans, {} of data",
+            human(*data_bytes)
+        ),
+        None => format!("{nodes} nodes; the name space cannot be walked to its end"),
+    };
     match problems.len() {
         0 => output.line(format!("{path}: clean: {held}")),
         1 => output.line(format!("{path}: 1 problem: {held}")),

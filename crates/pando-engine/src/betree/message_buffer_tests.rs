@@ -1,0 +1,105 @@
+//! A buffer against a list of the messages that came in.
+
+use bytes::Bytes;
+use pando_format::{Bound, Change, KeyRange, Msn, Pending};
+use proptest::prelude::*;
+
+use super::message_buffer::MessageBuffer;
+
+#[derive(Debug, Clone)]
+enum Message {
+    Keyed(Bytes, Pending),
+    Range(KeyRange),
+}
+
+fn key() -> impl Strategy<Value = Bytes> {
+    proptest::collection::vec(prop_oneof![Just(0u8), Just(b'a'), Just(b'b'), Just(0xff)], 0..4)
+        .prop_map(Bytes::from)
+}
+
+fn bound() -> impl Strategy<Value = Bound> {
+    (key(), any::<bool>()).prop_map(|(key, after)| if after { Bound::after(key) } else { Bound::before(key) })
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    let value = proptest::collection::vec(any::<u8>(), 0..6).prop_map(Bytes::from);
+    let change = (0u32..4, value.clone()).prop_map(|(offset, bytes)| Change::Patch { offset, bytes });
+    let pending = prop_oneof![
+        value.prop_map(Pending::Put),
+        Just(Pending::Delete),
+        change.prop_map(|change| Pending::Changes(vec![change])),
+    ];
+    prop_oneof![
+        4 => (key(), pending).prop_map(|(key, pending)| Message::Keyed(key, pending)),
+        1 => (bound(), bound()).prop_map(|(a, b)| Message::Range(KeyRange::new(a.clone().min(b.clone()), a.max(b)))),
+    ]
+}
+
+/// What a key's value becomes, message by message.
+fn apply_all(messages: &[Message], key: &Bytes, old: Option<Bytes>) -> Option<Bytes> {
+    messages.iter().fold(old, |value, message| match message {
+        Message::Keyed(other, pending) if other == key => pending.apply(value.as_ref()),
+        Message::Range(range) if range.contains(key) => None,
+        _ => value,
+    })
+}
+
+/// What the buffer says that a key's value becomes.
+fn apply_buffer(buffer: &MessageBuffer, key: &Bytes, old: Option<Bytes>) -> Option<Bytes> {
+    let below = if buffer.deletes(key) { None } else { old };
+    buffer.pending(key).map_or(below.clone(), |pending| pending.apply(below.as_ref()))
+}
+
+fn buffer_of(messages: &[Message]) -> MessageBuffer {
+    let mut buffer = MessageBuffer::default();
+    for (lsn, message) in (1..).zip(messages) {
+        let msn = Msn { lsn, sub: 0 };
+        match message.clone() {
+            Message::Keyed(key, pending) => buffer.push(key, msn, pending),
+            Message::Range(range) => buffer.push_range(range, msn),
+        }
+        buffer.check_invariants();
+    }
+    buffer
+}
+
+proptest! {
+    #[test]
+    fn a_buffer_does_what_its_messages_do(messages in proptest::collection::vec(message(), 0..24), probe in key()) {
+        let buffer = buffer_of(&messages);
+        for old in [None, Some(Bytes::from_static(b"old value"))] {
+            prop_assert_eq!(
+                apply_buffer(&buffer, &probe, old.clone()),
+                apply_all(&messages, &probe, old)
+            );
+        }
+    }
+
+    #[test]
+    fn the_halves_of_a_buffer_do_what_the_whole_did(
+        messages in proptest::collection::vec(message(), 0..24), border in bound(), probe in key(),
+    ) {
+        let old = Some(Bytes::from_static(b"old value"));
+        let mut left = buffer_of(&messages);
+        let right = left.split_off(&border);
+        left.check_invariants();
+        right.check_invariants();
+        let half = if border.is_above(&probe) { &left } else { &right };
+        prop_assert_eq!(apply_buffer(half, &probe, old.clone()), apply_all(&messages, &probe, old.clone()));
+        left.append(right, &border);
+        left.check_invariants();
+        prop_assert_eq!(apply_buffer(&left, &probe, old.clone()), apply_all(&messages, &probe, old));
+    }
+
+    #[test]
+    fn messages_in_a_range_are_those_whose_keys_it_contains(
+        messages in proptest::collection::vec(message(), 0..24), a in bound(), b in bound(),
+    ) {
+        let range = KeyRange::new(a.clone().min(b.clone()), a.max(b));
+        let buffer = buffer_of(&messages);
+        let found: Vec<_> = buffer.keyed_in(&range).map(|(key, _)| key.clone()).collect();
+        let expected: Vec<_> =
+            buffer.keyed().map(|(key, _, _)| key.clone()).filter(|key| range.contains(key)).collect();
+        prop_assert_eq!(found, expected);
+    }
+}
