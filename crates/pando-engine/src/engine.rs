@@ -154,6 +154,7 @@ impl Engine {
         stats.durable_lsn = volume.log.durable_lsn().0;
         stats.log_used_bytes = volume.log.used_bytes();
         stats.log_capacity_bytes = volume.log.capacity();
+        stats.log_bytes = volume.log.written_bytes();
         stats
     }
 

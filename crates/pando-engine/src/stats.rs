@@ -28,6 +28,8 @@ macro_rules! counters {
             pub log_used_bytes: u64,
             /// Bytes of the log region.
             pub log_capacity_bytes: u64,
+            /// Bytes written to the log.
+            pub log_bytes: u64,
         }
 
         impl Counters {
@@ -48,6 +50,7 @@ macro_rules! counters {
                     ("durable_lsn", self.durable_lsn),
                     ("log_used_bytes", self.log_used_bytes),
                     ("log_capacity_bytes", self.log_capacity_bytes),
+                    ("log_bytes", self.log_bytes),
                 ]
             }
         }
@@ -95,8 +98,6 @@ counters! {
     binding_bytes,
     /// Bytes written for block table pages and superblocks.
     table_bytes,
-    /// Bytes written to the log.
-    log_bytes,
     /// Bytes discarded.
     discarded_bytes,
     /// Requests for durability.

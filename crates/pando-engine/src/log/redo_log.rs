@@ -44,6 +44,8 @@ struct State {
     /// Where the batch that is being written, or else the next one, begins.
     tail: LogPosition,
     /// The last record that was queued.
+    /// Bytes of all batches written since the log was opened.
+    written_bytes: u64,
     appended: Lsn,
     /// The last record that left the queue.
     taken: Lsn,
@@ -84,6 +86,7 @@ impl RedoLog {
             in_flight_bytes: 0,
             head,
             tail,
+            written_bytes: 0,
             appended: last,
             taken: last,
             written: last,
@@ -212,6 +215,7 @@ impl RedoLog {
         state.in_flight_bytes = 0;
         let result = match result {
             Ok(tail) => {
+                state.written_bytes += self.circle.distance(state.tail, tail);
                 state.tail = tail;
                 state.written = last;
                 Ok(())
@@ -290,6 +294,11 @@ impl RedoLog {
     /// Bytes of the region that cannot be written now, the queue included at its worst.
     pub fn used_bytes(&self) -> u64 {
         self.used_with(0)
+    }
+
+    /// Bytes of all batches written since the volume was opened.
+    pub fn written_bytes(&self) -> u64 {
+        self.state.lock().written_bytes
     }
 
     /// The epoch of this opening of the volume.
