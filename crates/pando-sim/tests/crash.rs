@@ -3,6 +3,8 @@
 //! `PANDO_SEED` and `PANDO_POINT` look at one moment of one run again; `PANDO_SEEDS` runs more; `PANDO_SHRINK` takes
 //! away the steps that a failure does not need, which takes its time.
 
+use std::sync::Mutex;
+
 use pando_sim::crash::{Plan, Report, run, run_steps};
 use pando_sim::runner::describe;
 use pando_sim::workload::{Mix, generate};
@@ -15,20 +17,30 @@ const KINDS: [&str; 8] =
 
 fn check(usual_seeds: u64, plan: &Plan) -> Report {
     let point = std::env::var("PANDO_POINT").ok().map(|text| text.parse().unwrap());
-    let mut report = Report::default();
-    for seed in seeds(usual_seeds) {
-        match run(seed, plan, point) {
-            Ok(more) => report.add(more),
-            Err(what) => {
-                if std::env::var_os("PANDO_SHRINK").is_some() {
-                    print_shrunk(seed, plan);
+    let seeds = Mutex::new(seeds(usual_seeds).into_iter());
+    let report = Mutex::new(Report::default());
+    // Runs depend on nothing but their seeds, so each core may have one.
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let Some(seed) = seeds.lock().unwrap().next() else { return };
+                    let found = run(seed, plan, point).unwrap_or_else(|what| fail(seed, plan, &what));
+                    report.lock().unwrap().add(found);
                 }
-                panic!("PANDO_SEED={seed}: {what}")
-            }
+            });
         }
-    }
+    });
+    let report = report.into_inner().unwrap();
     println!("{report:#?}");
     report
+}
+
+fn fail(seed: u64, plan: &Plan, what: &str) -> ! {
+    if std::env::var_os("PANDO_SHRINK").is_some() {
+        print_shrunk(seed, plan);
+    }
+    panic!("PANDO_SEED={seed}: {what}");
 }
 
 fn print_shrunk(seed: u64, plan: &Plan) {
@@ -42,7 +54,11 @@ fn print_shrunk(seed: u64, plan: &Plan) {
 #[test]
 
 fn every_crash_leaves_a_prefix() {
-    let plan = Plan { mix: Mix { steps: 150, ..Mix::CRASHES }, crash_recovery_every: 100, go_on_every: 50 };
+    let plan = Plan {
+        mix: Mix { steps: 90, checkpoints: 50, ..Mix::CRASHES },
+        crash_recovery_every: 400,
+        go_on_every: 60,
+    };
     let report = check(4, &plan);
     if std::env::var_os("PANDO_SEED").is_some() {
         return;
