@@ -463,6 +463,10 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let Some(mode) = convert::xattr_mode(flags) else { return reply.error(Errno::EINVAL) };
+        // Nobody would enforce an access control list: fuser does not negotiate FUSE_POSIX_ACL. To take one would be a lie.
+        if name.as_bytes().starts_with(b"system.posix_acl_") {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
         let (name, value) = (bytes(name), Bytes::copy_from_slice(value));
         self.dispatcher.change(
             reply,
