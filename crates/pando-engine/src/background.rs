@@ -15,6 +15,10 @@ use crate::{Error, Result};
 /// How long a thread that waits for background work sleeps before it looks again by itself.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
+/// How often a change waits for room before it goes on without: background work that cannot make any, on a full volume
+/// say, must not hold up what could.
+const WAITS_MAX: u32 = 100;
+
 /// Who is to be woken.
 pub(crate) struct Signals {
     background: Background,
@@ -133,8 +137,8 @@ impl Volume {
     /// True if space is short and a checkpoint would release some.
     fn wants_space(&self) -> bool {
         let counters = self.allocator.counters();
-        let needed = self.space_needed() + counters.capacity / 64;
-        counters.free < needed && counters.deferred > counters.capacity / 128
+        let short = counters.free < self.space_needed() + counters.capacity / 64;
+        short && counters.deferred + self.cache.dirty_bytes() > counters.capacity / 128
     }
 
     /// True if the cache is within its budget.
@@ -158,6 +162,7 @@ impl Volume {
 
     /// Waits until there is room, or helps with the work that makes it. No lock may be held.
     pub(crate) fn make_room(&self) -> Result<()> {
+        let mut waits = 0;
         while !self.has_room() {
             self.check_writable()?;
             self.wake_workers();
@@ -168,9 +173,10 @@ impl Volume {
                     }
                 }
                 Background::Threads => {
-                    if self.signals.state.lock().stop {
+                    if waits == WAITS_MAX || self.signals.state.lock().stop {
                         return Ok(());
                     }
+                    waits += 1;
                     self.wait_for_progress();
                 }
             }
@@ -198,8 +204,7 @@ impl Volume {
     /// One step of maintenance, reclamation or eviction; false if there is nothing.
     pub(crate) fn tree_step(&self) -> Result<bool> {
         // Without room for what a flush makes dirty, only a checkpoint helps.
-        let may_flush = self.allocator.counters().free > self.space_needed();
-        if may_flush {
+        if self.has_space_to_flush() {
             for tree in Tree::ALL {
                 if self.maintain(tree)? {
                     return Ok(true);

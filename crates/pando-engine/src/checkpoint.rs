@@ -48,7 +48,7 @@ impl Volume {
     }
 
     fn write_checkpoint(&self, clean: bool) -> Result<()> {
-        self.sink_range_deletes()?;
+        self.sink_deletes()?;
         let mut cut = self.cut();
         for node in std::mem::take(&mut cut.dirty) {
             self.write_cut_node(&node, &mut cut)?;

@@ -61,6 +61,8 @@ pub(crate) struct Volume {
     /// The superblock as it was last written.
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) next_generation: AtomicU64,
+    /// Set while deletes are brought down early because the volume was nearly full.
+    pub(crate) reclaiming: AtomicBool,
     /// Roots of subtrees that no tree leads to any more, with their heights, to be taken apart.
     pub(crate) doomed: Mutex<Vec<(NodeId, u8)>>,
     pub(crate) stats: Counters,
@@ -109,6 +111,7 @@ impl Volume {
             log,
             next_generation: AtomicU64::new(superblock.next_generation),
             superblock: Mutex::new(superblock),
+            reclaiming: AtomicBool::new(false),
             doomed: Mutex::default(),
             stats: Counters::default(),
             signals: Signals::new(options.background),

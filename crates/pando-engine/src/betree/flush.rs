@@ -46,56 +46,79 @@ impl Volume {
         Ok(over)
     }
 
-    /// SP-1: on a volume that is more than half full, brings waiting range deletes down to where they free space. A
-    /// checkpoint does this before its cut, so that what it makes durable is small.
-    pub(crate) fn sink_range_deletes(&self) -> Result<()> {
+    /// SP-1: once a volume has become nearly full, each checkpoint first brings waiting deletes down to where they free
+    /// space, until none waits any more. So what was deleted is free after the next checkpoint, and on a volume with room
+    /// no leaf is rewritten for the sake of a few deletes.
+    pub(crate) fn sink_deletes(&self) -> Result<()> {
         let counters = self.allocator.counters();
-        if counters.free > counters.capacity / 2 {
+        if counters.free < counters.capacity / 4 {
+            self.reclaiming.store(true, Ordering::Relaxed);
+        }
+        if !self.reclaiming.load(Ordering::Relaxed) {
             return Ok(());
         }
+        let mut all_down = true;
         for tree in Tree::ALL {
             let _token = self.root(tree).maintenance.lock();
             let root = self.root(tree).read().clone();
-            self.sink_below(&root, &KeyRange::all())?;
+            all_down &= self.sink_below(&root, &KeyRange::all())?;
             self.fit_root(tree)?;
         }
         while self.reclaim_doomed()? {}
+        let counters = self.allocator.counters();
+        if all_down && counters.free + counters.deferred > counters.capacity / 2 {
+            self.reclaiming.store(false, Ordering::Relaxed);
+        }
         Ok(())
     }
 
-    fn sink_below(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
+    /// Brings deletes from a node and from below it down; false if there was no room for all of them.
+    fn sink_below(&self, node: &NodeRef, own: &KeyRange) -> Result<bool> {
         if node.state.read().height == 0 {
-            return Ok(());
+            return Ok(true);
         }
         self.load_all(node)?;
         self.prune(node, own)?;
         loop {
             let waiting = node.state.read().interior().children.iter().position(|child| {
-                !child.id.is_empty() && child.buffer.get().is_some_and(|buffer| !buffer.ranges().is_empty())
+                !child.id.is_empty() && child.buffer.get().is_some_and(|buffer| buffer.holds_deletes())
             });
-            // Without room for what this makes dirty, what has been brought down must do.
-            match waiting {
-                Some(index) if self.allocator.counters().free > self.space_needed() => {
-                    self.flush_child(node, own, index)?;
-                }
-                _ => break,
+            let Some(index) = waiting else { break };
+            if !self.has_space_to_flush() {
+                return Ok(false);
             }
+            self.flush_child(node, own, index)?;
+            self.load_all(node)?;
         }
+        let mut all_down = true;
         let mut index = 0;
-        while index < node.state.read().interior().children.len() {
+        while node.state.read().height > 1 && index < node.state.read().interior().children.len() {
             let (id, bounds) = {
                 let state = node.state.read();
                 (state.interior().children[index].id, state.interior().bounds_below(index, own)?.0)
             };
-            if let Some(child) = self.cache.peek(id)
-                && child.state.read().height > 0
-            {
-                self.sink_below(&child, &bounds)?;
-                self.bring_in_shape(node, own, index, &child)?;
+            if id.is_empty() {
+                index += 1;
+                continue;
             }
-            index += 1;
+            let edges = node.state.read().interior().children.len();
+            let child = self.node(id)?;
+            all_down &= self.sink_below(&child, &bounds)?;
+            self.bring_in_shape(node, own, index, &child)?;
+            // A merge has brought a neighbour that has not been looked at to this place.
+            let state = node.state.read();
+            let children = &state.interior().children;
+            if children.len() >= edges && children.get(index).is_some_and(|child| child.id == id) {
+                index += 1;
+            }
         }
-        Ok(())
+        Ok(all_down)
+    }
+
+    /// True if a flush finds room for the leaf that it makes dirty. It may use half of the reserve: that is what it is for.
+    /// The other half stays, for nodes that need long runs of free space.
+    pub(crate) fn has_space_to_flush(&self) -> bool {
+        self.allocator.counters().free > self.cache.dirty_bytes() + self.space_reserve() / 2
     }
 
     /// Flushes until the messages that wait in a node are within their budget.
@@ -108,7 +131,7 @@ impl Volume {
             let heaviest = {
                 let state = node.state.read();
                 let interior = state.interior();
-                if interior.buffer_bytes() <= budget {
+                if interior.buffer_bytes() <= budget || !self.has_space_to_flush() {
                     return Ok(());
                 }
                 let weights = interior.children.iter().map(|child| child.buffer_bytes).enumerate();

@@ -106,6 +106,11 @@ impl MessageBuffer {
         self.ranges.get(next).is_some_and(|(range, _)| range.contains(key))
     }
 
+    /// True if a delete waits for a key or a range.
+    pub(crate) fn holds_deletes(&self) -> bool {
+        !self.ranges.is_empty() || self.keyed.values().any(|(_, pending)| *pending == Pending::Delete)
+    }
+
     /// Fragments that overlap the range.
     pub(crate) fn ranges_in(&self, range: &KeyRange) -> impl Iterator<Item = &(KeyRange, Msn)> {
         let first = self.ranges.partition_point(|(fragment, _)| fragment.upper <= range.lower);
