@@ -11,6 +11,7 @@
 //! 6. the root pointer of a tree, then nodes from parent to child.
 //! 7. cache shards, the dirty list, block table, allocator, log, signals: leaves.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -63,6 +64,8 @@ pub(crate) struct Volume {
     pub(crate) next_generation: AtomicU64,
     /// Set while deletes are brought down early because the volume was nearly full.
     pub(crate) reclaiming: AtomicBool,
+    /// Nodes behind which damage keeps maintenance from working.
+    pub(crate) damaged: Mutex<HashSet<NodeId>>,
     /// Roots of subtrees that no tree leads to any more, with their heights, to be taken apart.
     pub(crate) doomed: Mutex<Vec<(NodeId, u8)>>,
     pub(crate) stats: Counters,
@@ -112,6 +115,7 @@ impl Volume {
             next_generation: AtomicU64::new(superblock.next_generation),
             superblock: Mutex::new(superblock),
             reclaiming: AtomicBool::new(false),
+            damaged: Mutex::default(),
             doomed: Mutex::default(),
             stats: Counters::default(),
             signals: Signals::new(options.background),
@@ -175,6 +179,11 @@ impl Volume {
         }
         let node = match self.node(id) {
             Ok(node) => node,
+            // Its mark in the block table stays, and its space is lost until the volume is repaired.
+            Err(Error::Damaged { what }) => {
+                eprintln!("pando: space behind a damaged node cannot be reclaimed: {what}");
+                return Ok(true);
+            }
             Err(error) => {
                 self.doomed.lock().push((id, height));
                 return Err(error);

@@ -15,7 +15,7 @@ use super::node::{Body, Node, NodeRef};
 use super::part::Part;
 use super::tree::{TreeRoot, root_above};
 use crate::volume::Volume;
-use crate::{Miss, Result};
+use crate::{Error, Miss, Result};
 
 impl Volume {
     /// Does what maintenance a tree needs most; false if it needs none or somebody else is at it.
@@ -37,7 +37,14 @@ impl Volume {
         }
         let over = match &node.state.read().body {
             Body::Leaf(_) => false,
-            Body::Interior(interior) => interior.buffer_bytes() > self.shape.node_bytes,
+            Body::Interior(interior) => {
+                let damaged = self.damaged.lock();
+                let movable = interior
+                    .children
+                    .iter()
+                    .any(|child| child.buffer_bytes > 0 && !damaged.contains(&child.id));
+                movable && interior.buffer_bytes() > self.shape.node_bytes
+            }
         };
         if over {
             self.relieve(&node, &KeyRange::all())?;
@@ -61,7 +68,11 @@ impl Volume {
         for tree in Tree::ALL {
             let _token = self.root(tree).maintenance.lock();
             let root = self.root(tree).read().clone();
-            all_down &= self.sink_below(&root, &KeyRange::all())?;
+            all_down &= match self.sink_below(&root, &KeyRange::all()) {
+                // What lies behind damage stays where it is.
+                Err(Error::Damaged { .. }) => false,
+                done => done?,
+            };
             self.fit_root(tree)?;
         }
         while self.reclaim_doomed()? {}
@@ -81,13 +92,16 @@ impl Volume {
         self.prune(node, own)?;
         loop {
             let waiting = node.state.read().interior().children.iter().position(|child| {
-                !child.id.is_empty() && child.buffer.get().is_some_and(|buffer| buffer.holds_deletes())
+                !child.id.is_empty()
+                    && !self.damaged.lock().contains(&child.id)
+                    && child.buffer.get().is_some_and(|buffer| buffer.holds_deletes())
             });
             let Some(index) = waiting else { break };
             if !self.has_space_to_flush() {
                 return Ok(false);
             }
-            self.flush_child(node, own, index)?;
+            let id = node.state.read().interior().children[index].id;
+            self.flush_around_damage(node, own, (index, id))?;
             self.load_all(node)?;
         }
         let mut all_down = true;
@@ -134,10 +148,37 @@ impl Volume {
                 if interior.buffer_bytes() <= budget || !self.has_space_to_flush() {
                     return Ok(());
                 }
-                let weights = interior.children.iter().map(|child| child.buffer_bytes).enumerate();
-                weights.max_by_key(|(_, bytes)| *bytes).expect("INT-1: a node has an edge").0
+                let damaged = self.damaged.lock();
+                let sound =
+                    interior.children.iter().enumerate().filter(|(_, child)| !damaged.contains(&child.id));
+                let waiting = sound.filter(|(_, child)| child.buffer_bytes > 0);
+                let Some((index, child)) = waiting.max_by_key(|(_, child)| child.buffer_bytes) else {
+                    return Ok(());
+                };
+                (index, child.id)
             };
-            self.flush_child(node, own, heaviest)?;
+            self.flush_around_damage(node, own, heaviest)?;
+        }
+    }
+
+    /// Flushes an edge. If damage behind it is in the way, its messages stay where they are, and queries find them there;
+    /// the node is not tried again before the volume is opened anew.
+    fn flush_around_damage(
+        &self,
+        node: &NodeRef,
+        own: &KeyRange,
+        (index, id): (usize, NodeId),
+    ) -> Result<()> {
+        match self.flush_child(node, own, index) {
+            Err(Error::Damaged { what }) => {
+                if self.damaged.lock().insert(id) {
+                    eprintln!(
+                        "pando: messages for a damaged part of the volume are kept where they are: {what}"
+                    );
+                }
+                Ok(())
+            }
+            other => other,
         }
     }
 

@@ -127,19 +127,12 @@ impl Volume {
         }
     }
 
-    /// A part that is not in memory goes along as it lies on the device.
+    /// A part that is not in memory goes along as it lies on the device, unread. It keeps its checksum, so damage stays
+    /// known as damage, and costs what is in that part alone.
     fn copy_part<T: Clone>(&self, image: &Image, part: &Part<T>) -> Result<OutPart> {
         let entry = part.stored().expect("a part that is not in memory is on the device").clone();
         let place = image.place.as_ref().expect("a node with stored parts has a place");
         let stored = self.read_image(place, entry.offset as usize * BLOCK_SIZE, entry.padded_length())?;
-        let structure = if image.height == 0 {
-            pando_format::Structure::LeafPart
-        } else {
-            pando_format::Structure::BufferPart
-        };
-        // Damage must not be written again under a header that vouches for it.
-        pando_format::open_part(structure, &stored, &entry)
-            .map_err(|error| Error::damaged_node(Some(image.tree), image.id, error))?;
         Ok(OutPart { stored_length: entry.stored_length, pieces: vec![stored], entry })
     }
 
