@@ -258,6 +258,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
         node.state.read().expect_height(&node, Some(root.height))?;
         TreeRoot::replace(&mut volume.root(tree).write(), node);
     }
+    volume.stats.bound_runs_replayed.store(replay.bound_runs(), Ordering::Relaxed);
     volume.doomed.lock().extend(volume.table.pending_reclamation());
     replay.for_each(|lsn, operations| {
         volume.stats.records_replayed.fetch_add(1, Ordering::Relaxed);

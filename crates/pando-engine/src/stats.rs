@@ -108,8 +108,12 @@ counters! {
     checkpoint_micros,
     /// Time for which the cut of the last checkpoint held back operations, in microseconds.
     cut_micros,
+    /// Runs left out of the log by late binding.
+    runs_bound,
     /// Records replayed when the volume was opened.
     records_replayed,
+    /// Runs that the replay read from where late binding had left them.
+    bound_runs_replayed,
 }
 
 impl Counters {

@@ -155,6 +155,9 @@ impl Test<'_> {
         let recovered = recover(image, &self.recording.history, bounds)?;
         self.report.states += 1;
         self.recording.count_hits(prefix, recovered.state, &mut self.report.hits);
+        if recovered.bound_runs > 0 {
+            *self.report.hits.entry("replayed bound run".to_owned()).or_default() += 1;
+        }
         let is_chosen = |random: &mut Random, every| every > 0 && random.chance(1, every);
         if is_chosen(&mut self.random, self.plan.crash_recovery_every) {
             self.crash_recovery(image, &recovered.device.trace(), bounds)?;

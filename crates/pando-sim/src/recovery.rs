@@ -25,6 +25,8 @@ pub(crate) struct Recovered {
     pub device: Arc<SimulatedDevice>,
     /// The state of the history that it holds.
     pub state: usize,
+    /// Runs that the recovery read from where the log was bound to.
+    pub bound_runs: u64,
 }
 
 /// Opens an image and reads all of it.
@@ -33,11 +35,12 @@ pub(crate) struct Recovered {
 /// The recovery failed or panicked, or the contents are none of those allowed.
 pub(crate) fn recover(image: &Image, history: &History, bounds: Bounds) -> Result<Recovered, String> {
     let device = Arc::new(SimulatedDevice::from_image(image.clone()));
-    let state = without_panic(|| {
+    let (state, bound_runs) = without_panic(|| {
         let engine = Engine::open(device.clone(), options()).map_err(|error| format!("open: {error}"))?;
         let digest = contents(&engine)?;
         let allowed = bounds.durable..=bounds.applied;
-        history.find(digest, allowed).ok_or_else(|| {
+        let bound_runs = engine.stats().bound_runs_replayed;
+        history.find(digest, allowed).map(|state| (state, bound_runs)).ok_or_else(|| {
             let Bounds { durable, applied } = bounds;
             let others = history.find_all(digest);
             if others.is_empty() {
@@ -49,7 +52,7 @@ pub(crate) fn recover(image: &Image, history: &History, bounds: Bounds) -> Resul
             format!("state {others:?}, not one of {durable} to {applied}")
         })
     })?;
-    Ok(Recovered { device, state })
+    Ok(Recovered { device, state, bound_runs })
 }
 
 /// A panic is a failure like another, so that the message says where in the test it came from.

@@ -195,6 +195,11 @@ fn value(random: &mut Random) -> Bytes {
 }
 
 fn run(random: &mut Random) -> Bytes {
+    // Long enough to be left out of the log by late binding.
+    if random.chance(1, 6) {
+        let blocks = 16 + random.below(9);
+        return bytes(random, blocks * 4096);
+    }
     let odd_end = if random.chance(1, 4) { random.below(4096) } else { 0 };
     let blocks = 1 + random.below(8);
     bytes(random, blocks * 4096 - odd_end)

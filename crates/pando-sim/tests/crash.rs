@@ -12,8 +12,8 @@ use pando_sim::{seeds, shrink};
 
 /// Everything that must have been dealt with, and how often at least.
 const HITS_MIN: u64 = 100;
-const KINDS: [&str; 8] =
-    ["put", "put run", "delete", "patch", "truncate", "update", "delete range", "move range"];
+const KINDS: [&str; 9] =
+    ["put", "put run", "bound run", "delete", "patch", "truncate", "update", "delete range", "move range"];
 
 fn check(usual_seeds: u64, plan: &Plan) -> Report {
     let point = std::env::var("PANDO_POINT").ok().map(|text| text.parse().unwrap());
@@ -52,7 +52,6 @@ fn print_shrunk(seed: u64, plan: &Plan) {
 }
 
 #[test]
-
 fn every_crash_leaves_a_prefix() {
     let plan = Plan {
         mix: Mix { steps: 90, checkpoints: 50, ..Mix::CRASHES },

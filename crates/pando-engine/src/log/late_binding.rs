@@ -10,6 +10,8 @@
 
 use std::collections::BTreeMap;
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use pando_device::BLOCK_SIZE;
 use pando_format::log_record::{Binding, BoundPiece, bound_checksum};
@@ -57,7 +59,9 @@ impl Binder for Volume {
         for target in self.leaves_of(&runs).into_values() {
             self.write_target(&target, &mut runs)?;
         }
-        Ok(runs.iter().filter_map(Run::binding).collect())
+        let bindings: Vec<_> = runs.iter().filter_map(Run::binding).collect();
+        self.stats.runs_bound.fetch_add(bindings.len() as u64, Ordering::Relaxed);
+        Ok(bindings)
     }
 }
 

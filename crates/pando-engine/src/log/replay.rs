@@ -122,6 +122,11 @@ impl Replay {
         self.last
     }
 
+    /// Runs that late binding has left out of the log.
+    pub fn bound_runs(&self) -> u64 {
+        self.bindings.len() as u64
+    }
+
     /// What the bindings of the log name: replay reads it, so it must stay in place until the next checkpoint is durable.
     pub fn bound_extents(&self) -> Vec<Extent> {
         self.bindings.values().flatten().map(|piece| piece.extent).collect()
