@@ -65,6 +65,8 @@ impl Volume {
             return Ok(());
         }
         let mut all_down = true;
+        let before =
+            self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed);
         for tree in Tree::ALL {
             let _token = self.root(tree).maintenance.lock();
             let root = self.root(tree).read().clone();
@@ -76,8 +78,11 @@ impl Volume {
             self.fit_root(tree)?;
         }
         while self.reclaim_doomed()? {}
+        // Deletes may still be coming: it is over when a checkpoint finds none.
+        let after =
+            self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed);
         let counters = self.allocator.counters();
-        if all_down && counters.free + counters.deferred > counters.capacity / 2 {
+        if all_down && before == after && counters.free + counters.deferred > counters.capacity / 2 {
             self.reclaiming.store(false, Ordering::Relaxed);
         }
         Ok(())
