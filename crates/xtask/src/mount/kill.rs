@@ -66,7 +66,7 @@ pub fn run(context: &Context) -> Outcome {
         }
     }
     for (directory, state) in &recovered {
-        if State::read(directory)? != *state {
+        if read(directory)? != *state {
             return Err(Failure::Wrong(format!(
                 "{} has changed since it was recovered",
                 directory.display()
@@ -100,7 +100,7 @@ fn start_noise(tree: &Path, root: &Path) -> Result<Child, Failure> {
 
 fn verify(directory: &Path, acknowledged: &Path) -> Result<State, Failure> {
     let text = at("cannot read", acknowledged, fs::read_to_string(acknowledged))?;
-    let state = if directory.exists() { State::read(directory)? } else { State::default() };
+    let state = read(directory)?;
     // Killed before the witness had prepared its files: nothing was promised.
     if text.starts_with("ready\n") {
         let step = text.lines().filter_map(|line| line.parse().ok()).next_back();
@@ -108,4 +108,9 @@ fn verify(directory: &Path, acknowledged: &Path) -> Result<State, Failure> {
         eprintln!("step {step:?} acknowledged, the state verified");
     }
     Ok(state)
+}
+
+/// A kill may come before the directory of its round is durable; then nothing of it is there, and nothing may come back.
+fn read(directory: &Path) -> Result<State, Failure> {
+    if directory.exists() { State::read(directory) } else { Ok(State::default()) }
 }
