@@ -163,7 +163,7 @@ impl Volume {
     /// Waits until there is room, or helps with the work that makes it. No lock may be held.
     pub(crate) fn make_room(&self) -> Result<()> {
         let mut waits = 0;
-        while !self.has_room() {
+        while !self.options.read_only && !self.has_room() {
             self.check_writable()?;
             self.wake_workers();
             match self.options.background {

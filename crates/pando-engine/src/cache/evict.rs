@@ -103,6 +103,10 @@ impl Volume {
 
     /// Writes the node that has been dirty longest and gives it back; `None` if there is none that may be written.
     fn write_oldest(&self) -> Result<Option<NodeRef>> {
+        // What a replay made dirty stays in memory then, whatever the budget says.
+        if self.options.read_only {
+            return Ok(None);
+        }
         let now = self.cache.interval();
         for node in self.cache.dirty_nodes() {
             if node.pinned.load(Ordering::Relaxed) {
