@@ -65,8 +65,11 @@ impl Volume {
                 *sequencer = lsn;
                 lsn
             };
-            self.inject_moving(&operations, lsn)
-                .map_err(|error| self.poison(&format_args!("a move was cut short: {error}")))?;
+            self.inject_moving(&operations, lsn).map_err(|error| {
+                self.log.fail(&error);
+                self.set_torn();
+                self.poison(&format_args!("a move was cut short: {error}"))
+            })?;
             lsn
         };
         self.stats.batches.fetch_add(1, Ordering::Relaxed);

@@ -72,6 +72,8 @@ pub(crate) struct Volume {
     pub(crate) signals: Signals,
     failure: Mutex<Option<String>>,
     closed: AtomicBool,
+    /// Set when a record was carried out in part: what is in memory is no state of the volume then.
+    torn: AtomicBool,
 }
 
 /// What a volume is put together from.
@@ -121,6 +123,7 @@ impl Volume {
             signals: Signals::new(options.background),
             failure: Mutex::default(),
             closed: AtomicBool::new(false),
+            torn: AtomicBool::new(false),
             options,
         }
     }
@@ -233,6 +236,16 @@ impl Volume {
             return Err(Error::ReadOnly { why: "it was closed".to_owned() });
         }
         self.failure().map_or(Ok(()), |why| Err(Error::ReadOnly { why }))
+    }
+
+    /// Says that a record was carried out in part: nobody may see that. Opening the volume again leads back to a whole state.
+    pub(crate) fn set_torn(&self) {
+        self.torn.store(true, Ordering::Release);
+    }
+
+    /// Fails if what is in memory is no state of the volume.
+    pub(crate) fn check_whole(&self) -> Result<()> {
+        if self.torn.load(Ordering::Acquire) { self.check_writable() } else { Ok(()) }
     }
 
     /// True after the last checkpoint of a volume that is closed.

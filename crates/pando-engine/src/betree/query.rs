@@ -15,6 +15,7 @@ use crate::{Error, Miss, Result};
 impl Volume {
     /// The value of a key, or [`Error::Miss`].
     pub(crate) fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>> {
+        self.check_whole()?;
         self.stats.gets.fetch_add(1, Ordering::Relaxed);
         let root = self.root(tree).read();
         self.get_in(&root, key, None)

@@ -55,6 +55,7 @@ impl Volume {
         direction: Direction,
         limit: ScanLimit,
     ) -> Result<Scan> {
+        self.check_whole()?;
         self.stats.scans.fetch_add(1, Ordering::Relaxed);
         let mut out = Collector { direction, limit, entries: Vec::new(), bytes: 0 };
         let mut rest = range.clone();

@@ -129,7 +129,9 @@ impl Replay {
 
     /// What the bindings of the log name: replay reads it, so it must stay in place until the next checkpoint is durable.
     pub fn bound_extents(&self) -> Vec<Extent> {
-        self.bindings.values().flatten().map(|piece| piece.extent).collect()
+        // Records up to the cut are in the trees, and what their bindings name belongs to the block table already.
+        let replayed = self.bindings.iter().filter(|((lsn, _), _)| *lsn > self.source.cut);
+        replayed.flat_map(|(_, pieces)| pieces).map(|piece| piece.extent).collect()
     }
 
     /// Second pass: every record behind the cut, in LSN order, with all its bytes. Values share memory with
