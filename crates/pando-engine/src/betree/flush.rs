@@ -258,13 +258,15 @@ impl Volume {
         let _gate = self.gate.read_recursive();
         let mut state = node.state.write();
         let height = state.height;
-        let Body::Interior(interior) = &mut state.body else { return Ok(()) };
+        let Body::Interior(interior) = &state.body else { return Ok(()) };
         // Looked for before the node is marked changed: most flushes prune nothing.
-        let pruned = interior.prune(own);
-        if !pruned.is_empty() {
-            self.stats.pruned_subtrees.fetch_add(pruned.len() as u64, Ordering::Relaxed);
-            self.doom(pruned.iter().map(|id| (*id, height - 1)));
+        if !interior.has_covered_edge(own) {
+            return Ok(());
         }
+        self.mark_dirty(node, &mut state);
+        let pruned = state.interior_mut().prune(own);
+        self.stats.pruned_subtrees.fetch_add(pruned.len() as u64, Ordering::Relaxed);
+        self.doom(pruned.iter().map(|id| (*id, height - 1)));
         self.account(&mut state);
         Ok(())
     }

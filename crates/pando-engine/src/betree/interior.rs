@@ -169,23 +169,28 @@ impl Interior {
         covers
     }
 
+    /// True if a waiting range delete covers all the keys of a subtree.
+    pub(crate) fn has_covered_edge(&self, own: &KeyRange) -> bool {
+        (0..self.children.len()).any(|index| self.is_covered(index, own))
+    }
+
+    fn is_covered(&self, index: usize, own: &KeyRange) -> bool {
+        let bounds = self.bounds_of(index, own);
+        let child = &self.children[index];
+        let Some(buffer) = child.buffer.get().filter(|_| !child.id.is_empty()) else { return false };
+        buffer.ranges_in(&bounds).any(|(range, _)| range.covers(&bounds))
+    }
+
     /// Leaf pruning (FAST16, 4): cuts off, unread, the subtrees whose keys a waiting range delete covers all, and returns
-    /// them. Only for the holder of the maintenance token (TREE-2); all buffers are loaded.
+    /// them. Only for the holder of the maintenance token (TREE-2), on a node marked changed; all buffers are loaded.
     pub(crate) fn prune(&mut self, own: &KeyRange) -> Vec<NodeId> {
-        let mut pruned = Vec::new();
-        for index in 0..self.children.len() {
-            let bounds = self.bounds_of(index, own);
-            let child = &mut self.children[index];
-            let Some(buffer) = child.buffer.get() else { continue };
-            let covered = buffer.ranges_in(&bounds).any(|(range, _)| range.covers(&bounds));
-            if covered && !child.id.is_empty() {
-                pruned.push(child.id);
-                child.cut_off();
-            }
+        let covered: Vec<usize> =
+            (0..self.children.len()).filter(|index| self.is_covered(*index, own)).collect();
+        let pruned = covered.iter().map(|index| self.children[*index].id).collect();
+        for index in covered {
+            self.children[index].cut_off();
         }
-        if !pruned.is_empty() {
-            self.join_empty();
-        }
+        self.join_empty();
         pruned
     }
 
