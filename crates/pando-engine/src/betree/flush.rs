@@ -224,28 +224,11 @@ impl Volume {
             self.stats.flushes.fetch_add(1, Ordering::Relaxed);
             self.stats.flushed_bytes.fetch_add(buffer.bytes() as u64, Ordering::Relaxed);
             let messages = lower(buffer, &edge_bounds, &prefix);
-            match &mut below.body {
-                Body::Leaf(leaf) => {
-                    for (range, msn) in &messages.ranges {
-                        leaf.delete_range(range, *msn);
-                    }
-                    for (key, msn, pending) in &messages.keyed {
-                        leaf.apply(key, *msn, pending, self.shape.basement_bytes);
-                    }
-                    leaf.drop_empty();
-                }
-                Body::Interior(interior) => {
-                    for (range, msn) in &messages.ranges {
-                        interior.push_range(range, &bounds, *msn);
-                    }
-                    for (key, msn, pending) in messages.keyed {
-                        interior.push(key, msn, pending);
-                    }
-                }
-            }
+            let may_prune = !messages.ranges.is_empty();
+            below.body.receive(messages, &bounds, self.shape.basement_bytes);
             self.account(&mut below);
             drop(below);
-            if !messages.ranges.is_empty() {
+            if may_prune {
                 self.prune(&child, &bounds)?;
             }
             break;

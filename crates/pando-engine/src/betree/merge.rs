@@ -179,23 +179,7 @@ impl Volume {
         let edge = &mut above.interior_mut().children[0];
         let buffer = std::mem::replace(&mut edge.buffer, Part::new(MessageBuffer::default()));
         let messages = lower(buffer.into_value().expect("the root is loaded"), &own, &prefix);
-        match &mut below.body {
-            Body::Leaf(leaf) => {
-                messages.ranges.iter().for_each(|(range, msn)| leaf.delete_range(range, *msn));
-                for (key, msn, pending) in &messages.keyed {
-                    leaf.apply(key, *msn, pending, self.shape.basement_bytes);
-                }
-                leaf.drop_empty();
-            }
-            Body::Interior(interior) => {
-                for (range, msn) in &messages.ranges {
-                    interior.push_range(range, &bounds, *msn);
-                }
-                for (key, msn, pending) in messages.keyed {
-                    interior.push(key, msn, pending);
-                }
-            }
-        }
+        below.body.receive(messages, &bounds, self.shape.basement_bytes);
         below.body = relifted(&mut below, &prefix);
         below.key_range = own;
         self.account(&mut below);

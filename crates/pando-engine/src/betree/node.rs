@@ -14,7 +14,7 @@ use pando_format::block_table::BlockEntry;
 use pando_format::{KeyRange, Msn, NodeId, Tree};
 use parking_lot::RwLock;
 
-use super::interior::Interior;
+use super::interior::{Interior, Lowered};
 use super::leaf::Leaf;
 use crate::{Error, Result};
 
@@ -209,6 +209,29 @@ impl Node {
 }
 
 impl Body {
+    /// Takes in the messages of the edge above, range deletes first (BUF-3). What they need is in memory.
+    pub(crate) fn receive(&mut self, messages: Lowered, bounds: &KeyRange, basement_bytes: usize) {
+        match self {
+            Self::Leaf(leaf) => {
+                for (range, msn) in &messages.ranges {
+                    leaf.delete_range(range, *msn);
+                }
+                for (key, msn, pending) in &messages.keyed {
+                    leaf.apply(key, *msn, pending, basement_bytes);
+                }
+                leaf.drop_empty();
+            }
+            Self::Interior(interior) => {
+                for (range, msn) in &messages.ranges {
+                    interior.push_range(range, bounds, *msn);
+                }
+                for (key, msn, pending) in messages.keyed {
+                    interior.push(key, msn, pending);
+                }
+            }
+        }
+    }
+
     /// Forgets where the parts lie, because they go to another node; all are in memory.
     pub(crate) fn leave_image(&mut self) {
         match self {
