@@ -46,9 +46,10 @@ bench:
 setup:
 	scripts/setup test bench
 
-install: build
+install:
+	$(CARGO) build --release --locked -p pando
 	install -D -m 755 $(TARGET)/release/pando $(DESTDIR)$(PREFIX)/bin/pando
-	$(TARGET)/release/pando man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(TARGET)/release/pando man $(DESTDIR)$(PREFIX)/share/man/man8
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(TARGET)/release/pando completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pando
@@ -60,7 +61,7 @@ install: build
 	    || echo "no mount helper: $(DESTDIR)$(SBINDIR) cannot be written, so mount -t fuse.pando will not work"
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/pando $(DESTDIR)$(PREFIX)/share/man/man1/pando.1 $(DESTDIR)$(PREFIX)/share/man/man1/pando-*.1 \
+	rm -f $(DESTDIR)$(PREFIX)/bin/pando $(DESTDIR)$(PREFIX)/share/man/man8/pando.8 $(DESTDIR)$(PREFIX)/share/man/man8/pando-*.8 \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pando $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pando \
 	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish $(DESTDIR)$(SBINDIR)/mount.fuse.pando $(DESTDIR)$(SBINDIR)/umount.fuse.pando
 
