@@ -93,7 +93,7 @@ fn run_steps(
         if has_write_failed && matches!(step, Step::Sync | Step::Checkpoint) {
             broken_by = Some(at(error.to_string()));
         }
-        if matches!(step, Step::Reopen) {
+        if matches!(step, Step::Reopen | Step::Restart) {
             // Closed, or half open: nothing more can be asked of it.
             return Ok(());
         }

@@ -122,18 +122,56 @@ impl Runner {
                     return Ok(Err(error));
                 }
             }
+            Step::Settle => loop {
+                match self.engine.background_step() {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => return Ok(Err(error)),
+                }
+            },
             Step::Reopen => {
                 if let Err(error) = self.engine.close() {
                     return Ok(Err(error));
                 }
                 self.durable = self.history.length();
-                self.engine = match Engine::open(self.device.clone(), options()) {
-                    Ok(engine) => engine,
-                    Err(error) => return Ok(Err(error)),
-                };
+                return Ok(self.open_again());
+            }
+            Step::Restart => {
+                if let Err(error) = self.engine.sync() {
+                    return Ok(Err(error));
+                }
+                self.durable = self.history.length();
+                return Ok(self.open_again());
+            }
+            Step::Look => {
+                if let Err(error) = self.engine.checkpoint() {
+                    return Ok(Err(error));
+                }
+                self.durable = self.history.length();
+                self.look()?;
             }
         }
         Ok(Ok(()))
+    }
+
+    fn open_again(&mut self) -> Result<(), Error> {
+        self.engine = Engine::open(self.device.clone(), options())?;
+        Ok(())
+    }
+
+    /// Opens a copy of the device, on which nobody else works, and compares and checks all of it.
+    fn look(&self) -> Result<(), String> {
+        let copy = Arc::new(SimulatedDevice::from_image(self.device.image()));
+        let options = Options { read_only: true, ..options() };
+        let engine = Engine::open(copy, options).map_err(|error| format!("a copy does not open: {error}"))?;
+        let problems = engine.check(&mut |_, _| {}).map_err(|error| error.to_string())?.problems;
+        if !problems.is_empty() {
+            return Err(format!("the checkpoint on the device is broken: {}", problems.join("; ")));
+        }
+        if contents(&engine)? != self.history.now().digest() {
+            return Err(format!("on the device {}", difference(&engine, self.history.now())));
+        }
+        Ok(())
     }
 
     /// Does all steps and then compares all contents; any error of the engine is a failure.
@@ -343,5 +381,8 @@ pub fn name(step: &Step) -> &'static str {
         Step::Checkpoint => "checkpoint",
         Step::Background => "background step",
         Step::Reopen => "reopen",
+        Step::Settle => "settle",
+        Step::Restart => "restart",
+        Step::Look => "look",
     }
 }

@@ -19,8 +19,14 @@ pub enum Step {
     Checkpoint,
     /// Does a piece of background work.
     Background,
+    /// Does all background work that there is.
+    Settle,
     /// Closes the volume and opens it again.
     Reopen,
+    /// Makes everything durable, ends without closing and opens the volume again, which replays the log.
+    Restart,
+    /// Writes a checkpoint, and looks at what is on the device then: nothing in memory and no log helps.
+    Look,
 }
 
 /// What a sequence is made of.
@@ -42,6 +48,14 @@ pub struct Mix {
     pub background: u64,
     /// Reopenings.
     pub reopens: u64,
+    /// Restarts without closing.
+    pub restarts: u64,
+    /// Background work until there is none.
+    pub settles: u64,
+    /// Looks at what a checkpoint has left on the device.
+    pub looks: u64,
+    /// Records of one range delete and nothing else.
+    pub range_deletes: u64,
 }
 
 impl Mix {
@@ -55,6 +69,10 @@ impl Mix {
         checkpoints: 4,
         background: 100,
         reopens: 2,
+        restarts: 0,
+        settles: 0,
+        looks: 0,
+        range_deletes: 0,
     };
 
     /// For crashes: little data, and something durable every now and then.
@@ -67,6 +85,28 @@ impl Mix {
         checkpoints: 20,
         background: 100,
         reopens: 5,
+        restarts: 0,
+        settles: 0,
+        looks: 0,
+        range_deletes: 0,
+    };
+
+    /// For what a checkpoint leaves out because nobody said that it had changed. A few long records make a tree of some
+    /// nodes; then range deletes, background work and checkpoints follow each other, so that most background work meets
+    /// nodes that are clean, and no record makes them dirty before the next look.
+    pub const CHECKPOINTS: Self = Self {
+        steps: 400,
+        record_length_max: 60,
+        gets: 20,
+        scans: 10,
+        syncs: 10,
+        checkpoints: 200,
+        background: 100,
+        reopens: 5,
+        restarts: 10,
+        settles: 150,
+        looks: 200,
+        range_deletes: 220,
     };
 }
 
@@ -97,6 +137,14 @@ fn step(random: &mut Random, mix: &Mix) -> Step {
         Step::Background
     } else if is_below(mix.reopens) {
         Step::Reopen
+    } else if is_below(mix.restarts) {
+        Step::Restart
+    } else if is_below(mix.settles) {
+        Step::Settle
+    } else if is_below(mix.looks) {
+        Step::Look
+    } else if is_below(mix.range_deletes) {
+        Step::Apply(vec![Operation::DeleteRange { tree: tree(random), range: range(random) }])
     } else {
         let count = 1 + random.below(mix.record_length_max);
         Step::Apply((0..count).map(|_| operation(random)).collect())

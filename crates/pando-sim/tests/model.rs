@@ -50,3 +50,23 @@ fn answers_are_those_of_a_sorted_map_with_larger_nodes_and_compression() {
 fn a_reopened_volume_holds_what_was_written() {
     check(&format_options(), &Mix { reopens: 20, ..Mix::QUERIES });
 }
+
+/// Larger nodes, so that a tree is a root and a few leaves: what background work does to a node that a checkpoint has just
+/// written is then not hidden by the next record, which changes the same node. So it was with a root whose subtrees were
+/// pruned, and nobody marked it changed.
+#[test]
+fn a_checkpoint_leaves_everything_on_the_device() {
+    // A log for long records.
+    let format = FormatOptions {
+        node_bytes: Some(16 << 10),
+        basement_bytes: Some(2 << 10),
+        log_bytes: Some(8 << 20),
+        ..format_options()
+    };
+    check(&format, &Mix::CHECKPOINTS);
+    let compression = Compression::Lz4;
+    check(
+        &FormatOptions { node_bytes: Some(48 << 10), fanout: Some(16), compression, ..format },
+        &Mix::CHECKPOINTS,
+    );
+}

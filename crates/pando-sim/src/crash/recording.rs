@@ -52,7 +52,7 @@ impl Recording {
             outcome.map_err(|error| format!("step {number} ({}): {error}", name(step)))?;
             let applied = runner.history().length();
             let checkpointed = match step {
-                Step::Checkpoint | Step::Reopen => applied,
+                Step::Checkpoint | Step::Reopen | Step::Look => applied,
                 _ => marks.last().map_or(0, |mark| mark.checkpointed),
             };
             let durable = runner.durable();
