@@ -35,7 +35,7 @@ pub enum MountError {
     Device(io::Error),
     /// The kernel or fusermount3 refused.
     Refused {
-        /// `mount` or `unmount`.
+        /// `mount`, `remount` or `unmount`.
         action: &'static str,
         /// The mount point.
         path: PathBuf,
@@ -183,10 +183,11 @@ pub(crate) fn mount_directly(
     mountpoint: &Path,
     look: &Appearance<'_>,
 ) -> Result<Option<OwnedFd>, MountError> {
+    // fusermount3 opens it with the user's rights, too, and does not say so well when it may not.
+    let device = File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    let device = File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},max_read={REQUEST_BYTES_MAX}",
         device.as_raw_fd(),
@@ -206,6 +207,19 @@ pub(crate) fn mount_directly(
         Err(errno) => {
             let why = words(&errno.into());
             Err(MountError::Refused { action: "mount", path: mountpoint.to_owned(), why })
+        }
+    }
+}
+
+/// Gives what is mounted there these options in place of those it has. Only root may. To become read-only, nobody may
+/// have a file open for writing, else it is [`MountError::Busy`]; the kernel has sent everything when this returns.
+pub fn remount(mountpoint: &Path, options: &[VfsOption]) -> Result<(), MountError> {
+    match rustix::mount::mount_remount(mountpoint, flags(options), c"") {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::Busy { path: mountpoint.to_owned() }),
+        Err(errno) => {
+            let why = words(&errno.into());
+            Err(MountError::Refused { action: "remount", path: mountpoint.to_owned(), why })
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Each command is a file of [`commands`]: its arguments, its text for `--help` and the manual page, and `run`. What
 //! several of them need stands beside it: [`volume`] opens volumes, [`files`] and [`path`] reach the files in them,
 //! [`copy`] copies, [`output`] prints, [`failure`] says how errors read. [`daemon`] serves a mounted volume, and
-//! [`control`] is how the other commands talk to it.
+//! [`control`] is how the other commands talk to it; [`helpers`] are what mount(8) and umount(8) call.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -14,6 +14,7 @@ mod copy;
 mod daemon;
 mod failure;
 mod files;
+mod helpers;
 mod location;
 mod mount_options;
 mod mounts;
@@ -41,8 +42,8 @@ fn main() -> ExitCode {
     // The helpers that mount(8) and umount(8) call are links to this program.
     let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     match program.file_name().and_then(OsStr::to_str) {
-        Some("mount.fuse.pando") => return commands::mount::run_as_helper(std::env::args_os()),
-        Some("umount.fuse.pando") => return commands::umount::run_as_helper(std::env::args_os()),
+        Some("mount.fuse.pando") => return helpers::run_mount(std::env::args_os()),
+        Some("umount.fuse.pando") => return helpers::run_umount(std::env::args_os()),
         _ => {}
     }
     let command = Cli::parse().command;

@@ -54,7 +54,7 @@ pub enum OptionError {
         /// What would be understood.
         expected: String,
     },
-    /// A mount that is there cannot be changed.
+    /// A mount that is there is changed through mount(8).
     Remount,
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Display for OptionError {
             }
             Self::Value { option, expected } => write!(f, "mount option '{option}': {expected}"),
             Self::Remount => {
-                f.write_str("a mounted volume cannot be remounted; unmount it and mount it again")
+                f.write_str("what is mounted is changed by `mount -o remount,OPTIONS MOUNTPOINT`")
             }
         }
     }

@@ -3,24 +3,17 @@
 //! The daemon is this program started again, so that nothing is inherited but its standard streams: its standard
 //! output tells when the mount is usable, its standard error why it is not.
 
-use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
-use clap::{Args, Parser};
+use clap::Args;
 
 use crate::daemon::{READY, Service, serve};
-use crate::failure::{Failure, Result, Status, complain, io_text};
+use crate::failure::{Failure, Result, Status, io_text};
 use crate::mount_options::{MountSettings, OptionError};
 use crate::size;
-
-/// Exit status of mount helpers for a mount that failed; mount(8).
-const HELPER_MOUNT_FAILED: u8 = 32;
-
-/// Exit status of mount helpers for a command line that makes no sense.
-const HELPER_USAGE: u8 = 1;
 
 const ABOUT: &str = "\
 Mounts a volume on a directory and returns when it is usable; a daemon serves it until it is unmounted. After a crash \
@@ -66,6 +59,7 @@ Examples:
   pando mount disk.img /mnt
   pando mount -o ro,cache=256M /dev/sdb1 /srv
   mount -t fuse.pando /srv/disk.img /mnt
+  mount -o remount,ro /mnt
 
 In /etc/fstab:
   /srv/disk.img  /mnt  fuse.pando  defaults,nofail  0  0";
@@ -91,6 +85,11 @@ pub fn run(args: &MountArgs) -> Result<Status> {
     })?;
     serve(Service { volume, mountpoint: args.mountpoint.clone(), settings, background: args.daemon })?;
     Ok(Status::Success)
+}
+
+/// Mounts in the background with these options, as the helper of mount(8) does.
+pub fn in_background(volume: PathBuf, mountpoint: PathBuf, options: Vec<String>) -> Result<Status> {
+    start(&MountArgs { options, cache: None, foreground: false, daemon: false, volume, mountpoint })
 }
 
 /// Starts the daemon and waits for its word. If it fails it has said why.
@@ -123,72 +122,4 @@ fn start(args: &MountArgs) -> Result<Status> {
             ))),
         },
     }
-}
-
-/// What mount(8) says to a helper: `mount.fuse.pando SOURCE DIRECTORY [-sfnv] [-N NS] [-o OPTIONS] [-t TYPE]`.
-#[derive(Debug, Parser)]
-#[command(
-    name = "mount.fuse.pando",
-    disable_help_flag = true,
-    about = "Mount a PandoFS volume, called by mount(8)"
-)]
-struct HelperArgs {
-    volume: PathBuf,
-    mountpoint: PathBuf,
-    #[arg(short = 'o')]
-    options: Vec<String>,
-    /// Pass over options that are not known.
-    #[arg(short = 's')]
-    sloppy: bool,
-    /// Do everything but mount.
-    #[arg(short = 'f')]
-    fake: bool,
-    #[arg(short = 'n')]
-    no_mtab: bool,
-    #[arg(short = 'v')]
-    verbose: bool,
-    #[arg(short = 'N')]
-    namespace: Option<OsString>,
-    #[arg(short = 't')]
-    file_system_type: Option<OsString>,
-}
-
-/// Runs as the helper of mount(8), with its exit statuses. The first argument is the name of the program.
-pub fn run_as_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let args = match HelperArgs::try_parse_from(args) {
-        Ok(args) => args,
-        Err(error) => {
-            complain(error);
-            return ExitCode::from(HELPER_USAGE);
-        }
-    };
-    let mut options = Vec::new();
-    for list in &args.options {
-        for option in list.split(',') {
-            match MountSettings::default().add(option, args.sloppy) {
-                Ok(()) => options.push(option.to_owned()),
-                Err(error) => {
-                    complain(error);
-                    return ExitCode::from(HELPER_USAGE);
-                }
-            }
-        }
-    }
-    if args.fake {
-        return ExitCode::SUCCESS;
-    }
-    let mount = MountArgs {
-        options,
-        cache: None,
-        foreground: false,
-        daemon: false,
-        volume: args.volume,
-        mountpoint: args.mountpoint,
-    };
-    match start(&mount) {
-        Ok(Status::Success) => return ExitCode::SUCCESS,
-        Err(Failure::Sentence(sentence)) => complain(sentence),
-        Ok(Status::Problems) | Err(Failure::OutputClosed) => {}
-    }
-    ExitCode::from(HELPER_MOUNT_FAILED)
 }

@@ -1,10 +1,8 @@
 //! `pando umount`: returns when the daemon's last checkpoint is on the device.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use clap::{Args, Parser};
+use clap::Args;
 use pando_fuse::mount_point;
 
 use crate::control::{self, Connection, ControlError};
@@ -35,7 +33,8 @@ pub fn run(args: &UmountArgs) -> Result<Status> {
     Ok(Status::Success)
 }
 
-fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
+/// Unmounts and waits until the volume has been closed.
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     let shown = mountpoint.display();
     let failed = |why: String| Failure::new(format!("cannot unmount {shown}: {why}"));
     let entry = mount_point::mounted_at(mountpoint).map_err(|error| failed(io_text(&error)))?;
@@ -74,43 +73,4 @@ fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
             "{shown} is unmounted, but {error}; what was not synced is recovered from the log at the next mount"
         ))),
     }
-}
-
-/// What umount(8) says to a helper: `umount.fuse.pando DIRECTORY [-flnrv] [-N NS] [-t TYPE]`.
-#[derive(Debug, Parser)]
-#[command(
-    name = "umount.fuse.pando",
-    disable_help_flag = true,
-    about = "Unmount a PandoFS volume, called by umount(8)"
-)]
-struct HelperArgs {
-    mountpoint: PathBuf,
-    #[arg(short = 'l')]
-    lazy: bool,
-    #[arg(short = 'f')]
-    force: bool,
-    #[arg(short = 'n')]
-    no_mtab: bool,
-    #[arg(short = 'r')]
-    read_only: bool,
-    #[arg(short = 'v')]
-    verbose: bool,
-    #[arg(short = 'N')]
-    namespace: Option<OsString>,
-    #[arg(short = 't')]
-    file_system_type: Option<OsString>,
-}
-
-/// Runs as the helper of umount(8). The first argument is the name of the program.
-pub fn run_as_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let sentence = match HelperArgs::try_parse_from(args) {
-        Ok(args) => match unmount(&args.mountpoint, args.lazy) {
-            Ok(()) => return ExitCode::SUCCESS,
-            Err(Failure::Sentence(sentence)) => sentence,
-            Err(Failure::OutputClosed) => return ExitCode::FAILURE,
-        },
-        Err(error) => error.to_string(),
-    };
-    complain(sentence);
-    ExitCode::FAILURE
 }

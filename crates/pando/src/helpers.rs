@@ -1,0 +1,153 @@
+//! The helpers that mount(8) and umount(8) call: this program under the names `mount.fuse.pando` and `umount.fuse.pando`.
+//! So a line in /etc/fstab works as it does for any file system.
+//!
+//! They understand what mount(8) passes on and keep its exit statuses; the work is that of `pando mount` and `pando umount`.
+//! Changing a mount that is there exists only here: `mount -o remount`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser};
+use pando_fuse::{VfsOption, mount_point};
+
+use crate::commands::{mount, umount};
+use crate::control;
+use crate::failure::{Failure, Result, Status, complain, io_text};
+use crate::mount_options::MountSettings;
+
+/// Exit status of mount(8) for a mount that failed.
+const MOUNT_FAILED: u8 = 32;
+
+/// Exit status of mount(8) for a command line that makes no sense.
+const USAGE: u8 = 1;
+
+/// What both are told and need not know.
+#[derive(Debug, Args)]
+struct PassedOn {
+    #[arg(short = 'n')]
+    no_mtab: bool,
+    #[arg(short = 'v')]
+    verbose: bool,
+    #[arg(short = 'N')]
+    namespace: Option<OsString>,
+    #[arg(short = 't')]
+    file_system_type: Option<OsString>,
+}
+
+/// `mount.fuse.pando SOURCE DIRECTORY [-sfnv] [-N NS] [-o OPTIONS] [-t TYPE]`.
+#[derive(Debug, Parser)]
+#[command(name = "mount.fuse.pando", disable_help_flag = true)]
+#[command(about = "Mount a PandoFS volume, called by mount(8)")]
+struct MountHelper {
+    volume: PathBuf,
+    mountpoint: PathBuf,
+    #[arg(short = 'o')]
+    options: Vec<String>,
+    /// Pass over options that are not known.
+    #[arg(short = 's')]
+    sloppy: bool,
+    /// Do everything but mount.
+    #[arg(short = 'f')]
+    fake: bool,
+    #[command(flatten)]
+    passed_on: PassedOn,
+}
+
+/// `umount.fuse.pando DIRECTORY [-flnrv] [-N NS] [-t TYPE]`.
+#[derive(Debug, Parser)]
+#[command(name = "umount.fuse.pando", disable_help_flag = true)]
+#[command(about = "Unmount a PandoFS volume, called by umount(8)")]
+struct UmountHelper {
+    mountpoint: PathBuf,
+    #[arg(short = 'l')]
+    lazy: bool,
+    #[arg(short = 'f')]
+    force: bool,
+    /// If it cannot be unmounted, make it read-only.
+    #[arg(short = 'r')]
+    read_only: bool,
+    #[command(flatten)]
+    passed_on: PassedOn,
+}
+
+/// Runs as the helper of mount(8). The first argument is the name of the program.
+pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = match MountHelper::try_parse_from(args) {
+        Ok(args) => args,
+        Err(error) => {
+            complain(error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    let options = args.options.iter().flat_map(|list| list.split(','));
+    let options: Vec<String> = options.map(|option| option.trim().to_owned()).collect();
+    if options.iter().any(|option| option == "remount") {
+        let changed = if args.fake { Ok(()) } else { remount(&args.mountpoint, &options) };
+        return status(changed.map(|()| Status::Success), MOUNT_FAILED);
+    }
+    let mut known = Vec::new();
+    for option in options {
+        match MountSettings::default().add(&option, args.sloppy) {
+            Ok(()) => known.push(option),
+            Err(error) => {
+                complain(error);
+                return ExitCode::from(USAGE);
+            }
+        }
+    }
+    if args.fake {
+        return ExitCode::SUCCESS;
+    }
+    status(mount::in_background(args.volume, args.mountpoint, known), MOUNT_FAILED)
+}
+
+/// Runs as the helper of umount(8). The first argument is the name of the program.
+pub fn run_umount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = match UmountHelper::try_parse_from(args) {
+        Ok(args) => args,
+        Err(error) => {
+            complain(error);
+            return ExitCode::FAILURE;
+        }
+    };
+    let unmounted = umount::unmount(&args.mountpoint, args.lazy).or_else(|failure| match args.read_only {
+        true => remount(&args.mountpoint, &["ro".to_owned()]),
+        false => Err(failure),
+    });
+    status(unmounted.map(|()| Status::Success), USAGE)
+}
+
+/// The exit status for a result, whose sentence is printed.
+fn status(result: Result<Status>, failed: u8) -> ExitCode {
+    match result {
+        Ok(Status::Success) => return ExitCode::SUCCESS,
+        Err(Failure::Sentence(sentence)) => complain(sentence),
+        // What went wrong has been said.
+        Ok(Status::Problems) | Err(Failure::OutputClosed) => {}
+    }
+    ExitCode::from(failed)
+}
+
+/// Gives a mounted volume other options of those that the kernel keeps. mount(8) has joined those asked for with those of
+/// /etc/fstab and of the mount itself, so what the daemon alone could change is passed over.
+///
+/// When a mount becomes read-only, everything is on the device and in a checkpoint before this returns.
+fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
+    let shown = mountpoint.display();
+    let failed = |why: String| Failure::new(format!("cannot remount {shown}: {why}"));
+    let entry = mount_point::mounted_at(mountpoint).map_err(|error| failed(io_text(&error)))?;
+    let entry = entry.ok_or_else(|| failed("no PandoFS volume is mounted there".to_owned()))?;
+    let options: Vec<VfsOption> = options.iter().filter_map(|option| VfsOption::parse(option)).collect();
+    let read_only = mount_point::is_read_only(&options);
+    let ask = |request| control::request(&entry.device, request).map_err(|error| failed(error.to_string()));
+    if !read_only && ask("info")?["read_only"] == true {
+        let why = "its daemon has opened the volume for reading only; unmount it and mount it again";
+        return Err(failed(why.to_owned()));
+    }
+    mount_point::remount(&entry.mountpoint, &options).map_err(|error| Failure::new(error.to_string()))?;
+    if read_only && ask("info")?["read_only"] == false {
+        ask("checkpoint")?;
+    }
+    Ok(())
+}
