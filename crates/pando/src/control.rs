@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -123,6 +124,16 @@ impl Connection {
             Ok(length) if length > 0 => answer(&line),
             _ => Err(ControlError::Ended),
         }
+    }
+
+    /// True as soon as there is something to receive, false if there is nothing after this time.
+    pub fn has_answer_within(&mut self, time: Duration) -> bool {
+        // Without the time-out it waits for as long as it takes, which is what the caller does next.
+        let _ = self.stream.get_ref().set_read_timeout(Some(time));
+        let waiting = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        let answered = !self.stream.fill_buf().is_err_and(|error| waiting(&error));
+        let _ = self.stream.get_ref().set_read_timeout(None);
+        answered
     }
 
     /// Waits until the daemon has closed its end.

@@ -1,6 +1,7 @@
 //! Who uses a device or image file at the moment, as far as the kernel's tables tell. Where a table cannot be read,
 //! nobody is known to.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -35,6 +36,28 @@ pub fn user_of(path: &Path) -> Option<String> {
         return Some("it is in use as swap space".to_owned());
     }
     loop_device_of(&path).map(|device| format!("it is attached to {device}"))
+}
+
+/// One process, by id and name, of each mount namespace in which the mount with this device number still is. A
+/// namespace that was made while a volume was mounted, as containers and `unshare -m` do, keeps its copy of the mount.
+pub fn holders(device: &str) -> Vec<(u32, String)> {
+    let mut seen = HashSet::new();
+    let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut holders = Vec::new();
+    for id in ids {
+        let of_process = |name: &str| Path::new("/proc").join(id.to_string()).join(name);
+        let Ok(namespace) = fs::read_link(of_process("ns/mnt")) else { continue };
+        if !seen.insert(namespace) {
+            continue;
+        }
+        let mounts = fs::read_to_string(of_process("mountinfo")).unwrap_or_default();
+        if mounts.lines().any(|line| line.split(' ').nth(2) == Some(device)) {
+            let name = fs::read_to_string(of_process("comm")).unwrap_or_default();
+            holders.push((id, name.trim_end().to_owned()));
+        }
+    }
+    holders
 }
 
 /// The loop device behind which `file` is.

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -201,6 +201,38 @@ fn refusals_are_one_sentence() {
     let inside = File::open(place.mountpoint()).unwrap();
     place.pando(&["umount", "mnt"]).expect_failure(1, "is in use");
     drop(inside);
+    place.unmount();
+}
+
+/// An unmount once took most of a minute with an idle daemon: another process had made a mount namespace meanwhile, and the
+/// mount lived on in there.
+#[test]
+fn a_mount_namespace_that_keeps_the_volume_is_named() {
+    let Some(place) = Place::new("a_mount_namespace_that_keeps_the_volume_is_named") else { return };
+    place.mount();
+    // It keeps the mount until its input ends.
+    let mut other = Command::new("unshare");
+    let other = other.args(["--mount", "sh", "-c", "echo there; read end"]);
+    let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(other.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line != "there\n" {
+        eprintln!(
+            "SKIPPED a_mount_namespace_that_keeps_the_volume_is_named: it needs unshare(1) and its right"
+        );
+        other.wait().unwrap();
+        return place.unmount();
+    }
+    let mut unmounting = Command::new(env!("CARGO_BIN_EXE_pando"));
+    let unmounting = unmounting.args(["umount", "mnt"]).current_dir(place.directory.path());
+    let mut unmounting = unmounting.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(unmounting.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    assert!(unmounting.wait().unwrap().success(), "{said}");
+    assert!(said.contains(&format!("process {} ", other.id())), "{said}");
+    place.mount();
     place.unmount();
 }
 

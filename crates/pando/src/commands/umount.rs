@@ -1,12 +1,17 @@
 //! `pando umount`: returns when the daemon's last checkpoint is on the device.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use pando_fuse::mount_point;
 
 use crate::control::{self, Connection, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
+use crate::mounts;
+
+/// After this time the user is told who keeps the volume from being closed, if that is known.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 const ABOUT: &str = "\
 Unmounts a volume and returns when its last checkpoint is on the device, so that the device can be taken away. A plain \
@@ -61,6 +66,13 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
             return Err(Failure::new(why));
         }
     };
+    if !daemon.has_answer_within(PATIENCE) {
+        for (process, name) in mounts::holders(&entry.device) {
+            complain(format!(
+                "waiting for the mount namespace of process {process} ({name}), in which {volume} is still mounted"
+            ));
+        }
+    }
     match daemon.receive() {
         Ok(_) => {
             daemon.wait_for_end();

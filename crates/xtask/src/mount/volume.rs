@@ -17,7 +17,11 @@ const MOUNT_LIMIT: Duration = Duration::from_secs(60);
 const SCRATCH: &str = "/mnt";
 
 /// Mounts the place for mount points; at the start of each test, inside its mount namespace.
+///
+/// The namespace began with all that was mounted on the machine. A PandoFS among it could not be closed before the test
+/// ends, whoever unmounts it outside; so this one lets go of it.
 pub fn mount_scratch() -> Result<(), Failure> {
+    tool::run(Command::new("umount").args(["-i", "-a", "-l", "-t", "fuse.pando"]))?;
     tool::run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "scratch", SCRATCH]))
 }
 
