@@ -6,6 +6,7 @@ mod fio;
 mod fsx;
 mod full;
 mod git;
+mod install;
 mod kill;
 mod linux;
 mod memory;
@@ -89,6 +90,7 @@ const fn test(
 
 /// All tests, the quick ones first.
 const TESTS: &[Test] = &[
+    test("install", 60, &["make", "bash", "findmnt"], install::run),
     test("pjdfstest", 120, &["pjdfstest"], pjdfstest::run),
     test("fsx", 240, &["fsx"], fsx::without_mmap),
     test("fsx-mmap", 240, &["fsx"], fsx::with_mmap),

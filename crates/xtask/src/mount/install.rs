@@ -1,0 +1,137 @@
+//! `make install` and what comes of it: the manual pages, `mount -t fuse.pando`, and lines of /etc/fstab, as an
+//! administrator and an ordinary user use them.
+//!
+//! The test has its own /sbin and /etc/fstab, since mount(8) looks for helpers and lines nowhere else: an overlay and a
+//! file that are mounted over those of the machine, inside the mount namespace that ends with the test.
+
+use std::path::Path;
+
+use super::tool;
+use super::{Context, Failure, Outcome};
+
+/// What the scripts share: sh -e does not mind a failure behind `!`, so what must be refused has a function of its own.
+const FUNCTIONS: &str = r#"
+is() { findmnt -n -t fuse.pando -o SOURCE,OPTIONS "$1" | grep -q "$2"; }
+refused() { if "$@"; then echo "went through: $*"; exit 1; fi; }
+"#;
+
+/// The machine's directories as this test sees them; $PANDO is the command as it was installed.
+const PREPARE: &str = r#"
+sbin=$(realpath /sbin)
+mkdir upper work a b volumes prefix
+# Those who are not root must get to the images.
+chmod 755 .
+mount -t overlay -o "lowerdir=$sbin,upperdir=$PWD/upper,workdir=$PWD/work" overlay "$sbin" || exit 77
+# It is built already, and this is no place to build.
+make -s -C "$SOURCE" install CARGO=true CARGO_TARGET_DIR="$TARGET" PREFIX="$PWD/prefix" SBINDIR="$sbin"
+"#;
+
+/// The pages are found, the completions are complete, and `uninstall` leaves nothing.
+const INSTALLED: &str = r#"
+if command -v man > /dev/null; then
+    for page in pando pando-mount pando-umount pando-check; do man -M prefix/share/man -w $page; done
+fi
+bash -c 'source prefix/share/bash-completion/completions/pando; complete -p pando'
+grep -q 'compdef.*pando' prefix/share/zsh/site-functions/_pando
+grep -q 'complete -c pando' prefix/share/fish/vendor_completions.d/pando.fish
+make -s -C "$SOURCE" install uninstall CARGO=true CARGO_TARGET_DIR="$TARGET" DESTDIR="$PWD/staged"
+test -z "$(find staged ! -type d)"
+"#;
+
+const FSTAB: &str = r#"
+$PANDO format --size 256M volumes/a.img
+$PANDO format --size 256M volumes/b.img
+cat > fstab <<END
+$PWD/volumes/a.img $PWD/a fuse.pando noauto,user,exec,noatime,cache=64M,nofail,x-systemd.automount 0 0
+$PWD/volumes/b.img $PWD/b fuse.pando ro,cache=64M 0 2
+END
+mount --bind fstab /etc/fstab
+mount "$PWD/a"
+is a 'volumes/a.img .*rw,nosuid,nodev,noatime,'
+echo kept > a/file
+umount "$PWD/a"
+$PANDO check volumes/a.img
+mount -o ro a
+is a ro,
+test kept = "$(cat a/file)"
+umount a
+
+# What says noauto is left out.
+mount -a -t fuse.pando
+refused is a .
+is b ro,
+umount b
+mount -t fuse.pando volumes/b.img b
+echo other > b/file
+umount b
+$PANDO check volumes/b.img
+"#;
+
+const REMOUNT: &str = r#"
+mount -t fuse.pando volumes/b.img b
+echo before > b/file
+exec 3>> b/file
+refused mount -o remount,ro b
+exec 3>&-
+mount -o remount,ro,noatime b
+is b ro,noatime
+refused touch b/new
+# Everything is in a checkpoint.
+$PANDO stats --json b | grep -q '"dirty_bytes": *0\b'
+mount -o remount,rw b
+is b rw,noatime
+echo after > b/new
+umount b
+# What the daemon has opened for reading only stays so.
+mount -t fuse.pando -o ro volumes/b.img b
+refused mount -o remount,rw b
+refused touch b/new
+umount b
+$PANDO check volumes/b.img
+"#;
+
+/// A user mounts and unmounts what a line with `user` allows; what is in it belongs to whom it belongs.
+const AS_A_USER: &str = r#"
+as_user() { setpriv --reuid "$NOBODY" --regid "$NOBODY" --clear-groups "$@"; }
+# The device as udev makes it, whatever this machine's is.
+mknod -m 666 fuse c 10 229
+mount --bind fuse /dev/fuse
+chown -R "$NOBODY" a volumes
+rm volumes/a.img
+as_user $PANDO format --size 256M volumes/a.img
+as_user mount "$PWD/a"
+as_user sh -c 'echo mine > a/file'
+test "$NOBODY" = "$(as_user stat -c %u a/file)"
+# Root is another user.
+refused cat a/file
+as_user umount "$PWD/a"
+test ! -e a/file
+$PANDO check volumes/a.img
+"#;
+
+/// Everything above, one after the other.
+pub fn run(context: &Context) -> Outcome {
+    let directory = Path::new("/mnt/install");
+    tool::create_directory(directory)?;
+    let target = context.programs.parent().expect("the profile's directory stands in the target directory");
+    let environment = format!(
+        "{FUNCTIONS}SOURCE='{}' TARGET='{}' PANDO='{}/prefix/bin/pando' NOBODY=65534\n",
+        context.source.display(),
+        target.display(),
+        directory.display()
+    );
+    let run = |script: &str| tool::shell(directory, &format!("{environment}{script}"));
+    if let Err(failure) = run(PREPARE) {
+        return match failure.to_string().contains("status: 77") {
+            true => Err(Failure::Skipped("needs an overlay over /sbin".to_owned())),
+            false => Err(failure),
+        };
+    }
+    run(INSTALLED)?;
+    run(FSTAB)?;
+    run(REMOUNT)?;
+    match context.find("fusermount3") {
+        Some(_) => run(AS_A_USER),
+        None => Err(Failure::Skipped("the part as an ordinary user needs fusermount3".to_owned())),
+    }
+}
