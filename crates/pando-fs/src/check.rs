@@ -1,8 +1,9 @@
-//! Check of the name space: FS-1 to FS-4, see [`crate::schema`].
+//! Check of the name space: FS-1 to FS-6, see [`crate::schema`].
 //!
 //! One walk over the metadata index in key order, in which a directory's record comes before its children's, and for
-//! each file its blocks; then one over the data index, from owner to owner, for what belongs to nobody. Memory grows
-//! with the number of directories and, by eight bytes each, of inodes.
+//! each file its blocks; then one over the data index, from owner to owner, for what belongs to nobody. Redirects come
+//! before the records that they lead to and are counted until then. Memory grows with the number of directories, of
+//! files with several links and, by eight bytes each, of inodes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use pando_engine::{Bound, Direction, Engine, KeyRange, ScanLimit, Tree};
 
 use crate::operations::{FileType, ROOT};
-use crate::schema::{Record, XattrValue, key};
+use crate::schema::{NameRecord, Record, Redirect, XattrValue, key};
 use crate::{FileSystem, Result, numbers, store};
 
 const BLOCK: u64 = 4096;
@@ -40,6 +41,8 @@ pub struct Report {
     pub directories: u64,
     /// Inodes that are no directories and have a name.
     pub files: u64,
+    /// Names of files that have, or had, several; each of these files counts once in `files`.
+    pub links: u64,
     /// Inodes without a name.
     pub orphans: u64,
     /// Bytes of blocks.
@@ -56,6 +59,7 @@ pub fn check(engine: &Engine, progress: &mut dyn FnMut(u64)) -> Result<Report> {
         counter: numbers::decode_counter(counter.as_ref())?,
         numbers: HashSet::new(),
         directories: HashMap::new(),
+        redirects: HashMap::new(),
         parked: HashMap::new(),
     };
     check.metadata(progress)?;
@@ -68,6 +72,14 @@ impl FileSystem {
     pub fn check(&self) -> Result<Report> {
         check(self.engine(), &mut |_| {})
     }
+}
+
+/// What was seen of the names of one file with several links.
+struct Redirects {
+    count: u64,
+    file_type: FileType,
+    /// One of the names.
+    key: Bytes,
 }
 
 /// What is counted of a directory, and what its record says.
@@ -84,6 +96,8 @@ struct Check<'a> {
     numbers: HashSet<u64>,
     /// By path.
     directories: HashMap<Bytes, Directory>,
+    /// By inode number, until its record comes.
+    redirects: HashMap<u64, Redirects>,
     /// Inode numbers of orphans by the metadata key under which they are parked.
     parked: HashMap<Bytes, u64>,
 }
@@ -103,11 +117,14 @@ impl Check<'_> {
         while let Some(part) = range {
             let scan = self.scan(Tree::Metadata, &part, LIMIT)?;
             for (key, value) in scan.entries {
-                if &key[..] != key::INODE_COUNTER {
-                    match store::decode(&key, &value) {
-                        Ok(record) => self.record(&key, &record)?,
+                match key.first() {
+                    _ if &key[..] == key::INODE_COUNTER => {}
+                    Some(&key::LINK_NAME_TAG) => self.list_entry(&key, &value)?,
+                    _ => match store::decode_name(&key, &value) {
+                        Ok(NameRecord::Inode(record)) => self.record(&key, &record)?,
+                        Ok(NameRecord::Redirect(redirect)) => self.redirect(&key, &redirect)?,
                         Err(error) => self.problem("FS-2", &key, error),
-                    }
+                    },
                 }
             }
             progress(self.numbers.len() as u64);
@@ -115,6 +132,9 @@ impl Check<'_> {
         }
         if !self.directories.contains_key(&b""[..]) {
             self.problem("FS-2", key::ROOT, "the root directory is missing");
+        }
+        for (number, Redirects { key, .. }) in std::mem::take(&mut self.redirects) {
+            self.problem("FS-5", &key, format_args!("leads to inode {number}, which is missing"));
         }
         for directory in std::mem::take(&mut self.directories).into_values() {
             let Directory { key, entries, links } = directory;
@@ -142,15 +162,13 @@ impl Check<'_> {
         } else if key[0] == key::ORPHAN_TAG {
             self.orphan(key, record);
             None
+        } else if key[0] == key::LINKED_TAG {
+            self.linked(key, record);
+            self.report.files += 1;
+            return self.owned_data(key, &key::data_prefix(key), record);
         } else if let Some((parent, name)) = key::split_path_key(key) {
             let is_directory = record.file_type == FileType::Directory;
-            match self.directories.get_mut(parent) {
-                Some(directory) => {
-                    directory.entries.0 += 1;
-                    directory.links.0 += u64::from(is_directory);
-                }
-                None => self.problem("FS-2", key, "lies in no directory"),
-            }
+            self.name_in(parent, key, is_directory);
             if !is_directory && record.links != 1 {
                 self.problem("FS-3", key, format_args!("says {} links and has 1", record.links));
             }
@@ -174,6 +192,76 @@ impl Check<'_> {
         }
         let lies_under = if record.parked.is_empty() { key } else { &record.parked };
         self.owned_data(key, &key::data_prefix(lies_under), record)
+    }
+
+    /// Counts a name in its directory.
+    fn name_in(&mut self, parent: &[u8], key: &Bytes, is_directory: bool) {
+        match self.directories.get_mut(parent) {
+            Some(directory) => {
+                directory.entries.0 += 1;
+                directory.links.0 += u64::from(is_directory);
+            }
+            None => self.problem("FS-2", key, "lies in no directory"),
+        }
+    }
+
+    /// One name of a file with several links.
+    fn redirect(&mut self, key: &Bytes, redirect: &Redirect) -> Result<()> {
+        let Some((parent, _)) = key::split_path_key(key) else {
+            self.problem("FS-2", key, "is a redirect and no name");
+            return Ok(());
+        };
+        self.name_in(parent, key, false);
+        self.report.links += 1;
+        let Redirect { number, file_type } = *redirect;
+        let new = || Redirects { count: 0, file_type, key: key.clone() };
+        let redirects = self.redirects.entry(number).or_insert_with(new);
+        redirects.count += 1;
+        if redirects.file_type != file_type {
+            let what = format_args!("says another type of inode {number} than another name");
+            self.problem("FS-5", key, what);
+        }
+        let list_key = key::link_name_key(key);
+        let listed = self.engine.waiting(|| self.engine.get(Tree::Metadata, &list_key))?;
+        if listed.as_deref() != Some(&number.to_le_bytes()[..]) {
+            self.problem("FS-6", key, "is not in the list of redirects as it should be");
+        }
+        Ok(())
+    }
+
+    /// The record of a file with several links; all its redirects have been seen.
+    fn linked(&mut self, key: &Bytes, record: &Record) {
+        if *key != key::linked_key(record.number) || record.file_type == FileType::Directory {
+            self.problem("FS-5", key, "is a linked file's key over another inode's record");
+        }
+        if !record.parked.is_empty() {
+            self.problem("FS-5", key, "has names and says that it is parked");
+        }
+        let Some(redirects) = self.redirects.remove(&record.number) else {
+            self.problem("FS-5", key, "is the record of a linked file that no name leads to");
+            return;
+        };
+        if redirects.count != u64::from(record.links) {
+            let what = format_args!("says {} links and has {}", record.links, redirects.count);
+            self.problem("FS-5", key, what);
+        }
+        if redirects.file_type != record.file_type {
+            self.problem("FS-5", key, "has another type than its names say");
+        }
+    }
+
+    /// One entry of the list of redirects. That none is missing was seen with the redirects.
+    fn list_entry(&mut self, key: &Bytes, value: &Bytes) -> Result<()> {
+        let name_key = key.slice(1..);
+        let found = self.engine.waiting(|| self.engine.get(Tree::Metadata, &name_key))?;
+        let is_redirect = found.is_some_and(|found| {
+            matches!(NameRecord::decode(&found), Ok(NameRecord::Redirect(redirect))
+                if value[..] == redirect.number.to_le_bytes())
+        });
+        if !is_redirect {
+            self.problem("FS-6", key, "is in the list of redirects and leads to no such name");
+        }
+        Ok(())
     }
 
     fn orphan(&mut self, key: &Bytes, record: &Record) {

@@ -14,10 +14,11 @@ use pando_engine::{Bound, KeyRange, ScanLimit, Tree};
 use parking_lot::Mutex;
 
 use crate::inode::Inode;
+use crate::link::Found;
 use crate::locks::{self, Rank};
 use crate::names::Names;
 use crate::operations::{DirectoryEntry, FileType, InodeNumber};
-use crate::schema::key;
+use crate::schema::{NameRecord, key};
 use crate::{Error, FileSystem, Result, store};
 
 /// Cookie behind `.`.
@@ -215,27 +216,11 @@ impl FileSystem {
                 *behind = name;
                 continue;
             }
-            let inode = match names.known(&name).and_then(|number| self.table.get(number)) {
-                Some(inode) => inode,
-                None => self.inode_of(chunk.directory, &name, store::decode(entry_key, value)?),
+            let stored = match names.known(&name) {
+                Some(_) => None,
+                None => Some(store::decode_name(entry_key, value)?),
             };
-            let attributes =
-                if chunk.attributes { Some(inode.write_any().record.attributes()) } else { None };
-            let cookie = listing.latest + 1;
-            let entry = DirectoryEntry {
-                cookie,
-                name: name.clone(),
-                inode: inode.number,
-                file_type: inode.file_type,
-                attributes,
-            };
-            if chunk.attributes {
-                self.adopt(chunk.directory, names, &name, &inode)?;
-            }
-            if !emit(&entry) {
-                if chunk.attributes {
-                    self.disown(chunk.directory, names, &name, &inode);
-                }
+            if !self.emit_entry(chunk, names, listing.latest + 1, &name, stored, emit)? {
                 return Ok(false);
             }
             *emitted = true;
@@ -251,6 +236,46 @@ impl FileSystem {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Emits one name; false if there was no room. `stored` is what lies under the name, if its inode is not known.
+    fn emit_entry(
+        &self,
+        chunk: &Chunk,
+        names: &mut Names,
+        cookie: u64,
+        name: &Bytes,
+        stored: Option<NameRecord>,
+        emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
+    ) -> Result<bool> {
+        let mut entry = |inode, file_type, attributes| {
+            emit(&DirectoryEntry { cookie, name: name.clone(), inode, file_type, attributes })
+        };
+        // A file with several links has its record elsewhere, which is not read for its number and type alone.
+        if let Some(NameRecord::Redirect(redirect)) = &stored
+            && !chunk.attributes
+        {
+            return Ok(entry(InodeNumber(redirect.number), redirect.file_type, None));
+        }
+        let inode = match stored {
+            Some(stored) => self.inode_of(chunk.directory, name, stored)?,
+            None => {
+                let inode = names.known(name).and_then(|number| self.table.get(number));
+                Found::kept_by_names(
+                    inode.expect("IN-2: the names of a directory know only inodes in the table"),
+                )
+            }
+        };
+        if !chunk.attributes {
+            return Ok(entry(inode.number, inode.file_type, None));
+        }
+        let attributes = inode.attributes();
+        self.adopt(chunk.directory, names, name, &inode)?;
+        let fits = entry(inode.number, inode.file_type, Some(attributes));
+        if !fits {
+            self.disown(chunk.directory, names, name, &inode);
+        }
+        Ok(fits)
     }
 
     /// Takes back what [`FileSystem::adopt`] did a moment ago, under the same lock of the names.

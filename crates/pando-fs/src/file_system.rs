@@ -229,9 +229,8 @@ impl Operations for FileSystem {
         self.create_symlink(caller, parent, name, target)
     }
 
-    fn link(&self, _inode: InodeNumber, _parent: InodeNumber, _name: &[u8]) -> Result<Entry> {
-        // What link(2) answers on a file system without hard links.
-        Err(Error::NotPermitted)
+    fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
+        self.link_inode(inode, parent, name)
     }
 
     fn make_temporary(&self, caller: &Caller, parent: InodeNumber, mode: u32) -> Result<Entry> {

@@ -4,7 +4,8 @@
 //! * IN-2 references = what was given out by lookups + inodes in the table that have this one as parent. An inode
 //!   leaves the table when they come to nothing, and is *detached* from then on: operations answer `Stale`.
 //! * IN-3 the place of a file changes with its state lock held exclusively, that of a directory with the name space
-//!   lock held exclusively (or, when it is removed, with the names of its parent and itself locked).
+//!   lock held exclusively (or, when it is removed, with the names of its parent and itself locked). A file with a
+//!   parent also keeps its place while the names of that parent are locked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,8 @@ pub(crate) enum Place {
     Root,
     /// A name in a directory.
     Named { parent: Arc<Inode>, name: Bytes },
+    /// Under a key of its own, to which its names lead: a file that has had several names. See [`crate::link`].
+    Linked,
     /// Nowhere: unlinked, still referenced.
     Orphan,
 }
@@ -129,15 +132,25 @@ impl Inode {
     pub(crate) fn is_at(&self, directory: &Self, sought: &[u8]) -> bool {
         match &*self.place.lock() {
             Place::Named { parent, name } => parent.number == directory.number && name == sought,
-            Place::Root | Place::Orphan => false,
+            Place::Root | Place::Linked | Place::Orphan => false,
         }
     }
 
-    /// The directory it lies in; `None` for the root and for orphans.
+    /// True for a file that lies under a key of its own because it has, or had, several names.
+    pub(crate) fn is_linked(&self) -> bool {
+        matches!(*self.place.lock(), Place::Linked)
+    }
+
+    /// True if it counts as a reference of the directory it lies in (IN-2).
+    pub(crate) fn holds_parent(&self) -> bool {
+        !self.is_detached() && matches!(*self.place.lock(), Place::Named { .. })
+    }
+
+    /// The directory it lies in; `None` for the root, for orphans, and for files with several links.
     pub(crate) fn parent(&self) -> Option<Arc<Self>> {
         match &*self.place.lock() {
             Place::Named { parent, .. } => Some(parent.clone()),
-            Place::Root | Place::Orphan => None,
+            Place::Root | Place::Linked | Place::Orphan => None,
         }
     }
 
@@ -210,7 +223,7 @@ impl Inode {
         match self.place() {
             Place::Root => Ok(Step::Known(Bytes::new())),
             Place::Named { parent, name } => Ok(Step::Up(parent, name)),
-            Place::Orphan => Err(Error::NotFound),
+            Place::Linked | Place::Orphan => Err(Error::NotFound),
         }
     }
 
@@ -224,6 +237,7 @@ impl Inode {
         match self.place() {
             Place::Root => Ok(Bytes::from_static(key::ROOT)),
             Place::Named { parent, name } => Ok(key::child_key(&parent.path(epoch)?, &name)),
+            Place::Linked => Ok(key::linked_key(self.number.0)),
             Place::Orphan => Ok(key::orphan_key(self.number.0)),
         }
     }

@@ -1,7 +1,7 @@
 //! POSIX semantics on keys: paths, inodes, names, files, extended attributes. Knows nothing of FUSE.
 //!
 //! [`Operations`] is what this layer serves, [`FileSystem`] serves it from a volume. The way of a request: `file_system`
-//! takes it, `namei` finds names, `create`, `unlink`, `rename`, `file`, `attributes`, `xattr` turn it into one batch
+//! takes it, `namei` finds names, `create`, `link`, `unlink`, `rename`, `file`, `attributes`, `xattr` turn it into one batch
 //! for the engine. `schema` says what the batches mean, `locks` in which order anything is locked.
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ pub mod error;
 mod file;
 mod file_system;
 mod inode;
+mod link;
 mod locks;
 mod namei;
 mod names;
@@ -30,5 +31,6 @@ mod xattr;
 
 pub use error::{Error, Miss};
 pub use file_system::FileSystem;
+pub use link::LINKS_MAX;
 pub use operations::{InodeNumber, Operations, Result};
 pub use pando_engine::{FormatOptions, Options, copy_for_device};

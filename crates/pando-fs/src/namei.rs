@@ -5,9 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::inode::{Inode, Place};
+use crate::link::Found;
 use crate::names::Names;
 use crate::operations::{Caller, Entry, InodeNumber};
-use crate::schema::{Record, key};
+use crate::schema::{NameRecord, Record, key};
 use crate::{Error, FileSystem, Result};
 
 const STICKY: u32 = 0o1000;
@@ -63,29 +64,41 @@ impl FileSystem {
         Ok(Entry { attributes: inode.attributes() })
     }
 
-    /// The inode of a name in a directory whose names are locked. One that is not in the table comes back detached.
+    /// The inode of a name in a directory whose names are locked. One that is not in the table comes back detached,
+    /// unless the name leads to a file with several links.
     pub(crate) fn resolve(
         &self,
         directory: &Arc<Inode>,
         names: &Names,
         path: &[u8],
         name: &[u8],
-    ) -> Result<Option<Arc<Inode>>> {
+    ) -> Result<Option<Found<'_>>> {
         if let Some(number) = names.known(name) {
             let inode = self.table.get(number);
-            return Ok(Some(inode.expect("IN-2: the names of a directory know only inodes in the table")));
+            let inode = inode.expect("IN-2: the names of a directory know only inodes in the table");
+            return Ok(Some(Found::kept_by_names(inode)));
         }
         if names.is_absent(name) {
             return Ok(None);
         }
-        let record = self.store.record(&name_key(path, name)?)?;
-        Ok(record.map(|record| self.inode_of(directory, name, record)))
+        let stored = self.store.name_record(&name_key(path, name)?)?;
+        stored.map(|stored| self.inode_of(directory, name, stored)).transpose()
     }
 
-    /// A detached inode for a record found under a name.
-    pub(crate) fn inode_of(&self, directory: &Arc<Inode>, name: &[u8], record: Record) -> Arc<Inode> {
-        let place = Place::Named { parent: directory.clone(), name: Bytes::copy_from_slice(name) };
-        Inode::detached(record, place, &self.budget, false)
+    /// The inode of what was read under a name, while the names of the directory are locked.
+    pub(crate) fn inode_of(
+        &self,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        stored: NameRecord,
+    ) -> Result<Found<'_>> {
+        match stored {
+            NameRecord::Inode(record) => {
+                let place = Place::Named { parent: directory.clone(), name: Bytes::copy_from_slice(name) };
+                Ok(Found::kept_by_names(Inode::detached(record, place, &self.budget, false)))
+            }
+            NameRecord::Redirect(redirect) => self.follow(&redirect),
+        }
     }
 
     /// Counts one reference to the inode of a name, and puts it into the table if it is not there yet.
@@ -123,14 +136,30 @@ impl FileSystem {
         }
     }
 
+    /// Takes an inode without references and without a parent out of the table if it still has none, and deletes it if it
+    /// is an orphan. False if it has a parent.
+    pub(crate) fn drop_parentless(&self, inode: &Arc<Inode>) -> bool {
+        let mut state = inode.write_any();
+        match inode.place() {
+            Place::Root | Place::Named { .. } => return false,
+            Place::Linked | Place::Orphan if !inode.detach(&mut state) => {}
+            Place::Linked => self.table.remove(inode.number),
+            Place::Orphan => self.delete_orphan(inode, &state.record),
+        }
+        true
+    }
+
     /// Takes an inode without references out of the table, and its ancestors that were there for its sake only.
     pub(crate) fn drop_unreferenced(&self, inode: Arc<Inode>) {
         let mut next = Some(inode);
         while let Some(inode) = next.take() {
-            let epoch = self.namespace.read();
+            let _epoch = self.namespace.read();
             match inode.place() {
                 Place::Root => {}
-                Place::Orphan => self.drop_orphan(&inode, *epoch),
+                Place::Linked | Place::Orphan => {
+                    let dropped = self.drop_parentless(&inode);
+                    assert!(dropped, "IN-3: a file that was linked, or an orphan, gets no parent");
+                }
                 Place::Named { parent, name } => {
                     let mut names = parent.names().expect("IN-3: a parent is a directory");
                     if !inode.is_at(&parent, &name) {

@@ -234,7 +234,8 @@ pub trait Operations: Send + Sync {
     /// Makes a symbolic link.
     fn make_symlink(&self, caller: &Caller, parent: InodeNumber, name: &[u8], target: &[u8])
     -> Result<Entry>;
-    /// Makes a hard link.
+    /// Gives an inode one more name. `NotPermitted` for a directory, `TooManyLinks` for one with [`crate::LINKS_MAX`]
+    /// names, `Exists` if the name is taken. An inode without a name (`O_TMPFILE`) gets one.
     fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Entry>;
     /// Makes a regular file without a name (`O_TMPFILE`).
     fn make_temporary(&self, caller: &Caller, parent: InodeNumber, mode: u32) -> Result<Entry>;

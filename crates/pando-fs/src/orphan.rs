@@ -2,8 +2,9 @@
 //!
 //! Unlinking moves the record to the orphan's own key and leaves the blocks where they lie: they are *parked*, and the
 //! record says where. The last `forget` deletes both. Whoever needs a key under which something is parked first moves
-//! it to the orphan's own key, in the batch that uses the key ([`FileSystem::evict`]). What a crash leaves is deleted at
-//! the next open.
+//! it to the orphan's own key, in the batch that uses the key ([`FileSystem::evict`]). Nobody needs the key of a file that
+//! had several links ([`crate::link`]) but itself, when it gets a name again. What a crash leaves is deleted at the next
+//! open.
 //!
 //! * OR-1 every orphan in memory whose record has `parked` set is in [`Parked`] under that key, and nothing else is.
 
@@ -20,7 +21,7 @@ use crate::schema::{Record, key};
 use crate::store;
 use crate::{FileSystem, Result};
 
-/// Orphans whose data lie under a path key, by that key.
+/// Orphans whose data lie under the key that their record had, by that key.
 pub(crate) struct Parked {
     by_key: Mutex<BTreeMap<Bytes, Arc<Inode>>>,
 }
@@ -92,20 +93,15 @@ impl FileSystem {
         }
     }
 
-    /// Deletes an orphan that has no references any more, and takes it out of the table.
-    pub(crate) fn drop_orphan(&self, inode: &Arc<Inode>, epoch: u64) {
-        let mut state = inode.write_any();
-        if !inode.detach(&mut state) {
-            return;
-        }
-        let record = &state.record;
+    /// Deletes an orphan that was just detached, and takes it out of the table. Its state is locked.
+    pub(crate) fn delete_orphan(&self, inode: &Inode, record: &Record) {
+        let own = key::orphan_key(inode.number.0);
         let mut batch = Batch::reclaiming();
-        batch.delete(Tree::Metadata, key::orphan_key(inode.number.0));
-        if record.has_data()
-            && let Ok(prefix) = inode.data_prefix(epoch, record)
-        {
-            batch.delete_range(Tree::Data, KeyRange::prefix(prefix));
+        if record.has_data() {
+            let lies_under = if record.parked.is_empty() { &own } else { &record.parked };
+            batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(lies_under)));
         }
+        batch.delete(Tree::Metadata, own);
         // Where this fails the volume takes no changes any more, and the next open deletes the orphan.
         let _ = self.store.apply(batch);
         if !record.parked.is_empty() {
@@ -116,11 +112,11 @@ impl FileSystem {
 
     /// Deletes every orphan in memory, referenced or not: the volume is about to be closed.
     pub(crate) fn reclaim_all_orphans(&self) {
-        let epoch = self.namespace.read();
+        let _epoch = self.namespace.read();
         for inode in self.table.all() {
             if matches!(inode.place(), Place::Orphan) {
                 inode.release(u64::MAX - 1);
-                self.drop_orphan(&inode, *epoch);
+                self.drop_parentless(&inode);
             }
         }
     }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use pando_engine::{Batch, Tree};
 
 use crate::inode::{Inode, Place, States};
+use crate::link;
 use crate::locks::MutexGuard;
 use crate::namei::{check_name, check_sticky, name_key};
 use crate::names::Names;
@@ -16,18 +17,18 @@ use crate::operations::{Caller, InodeNumber, RenameMode};
 use crate::schema::{Record, Timestamp, key};
 use crate::{Error, FileSystem, Result};
 
-/// One end of a rename.
-struct End<'a> {
-    directory: &'a Arc<Inode>,
-    name: &'a [u8],
+/// One end of a rename, or of a link.
+pub(crate) struct End<'a> {
+    pub(crate) directory: &'a Arc<Inode>,
+    pub(crate) name: &'a [u8],
     /// The directory's path.
-    path: Bytes,
+    pub(crate) path: Bytes,
     /// Metadata key of the name.
-    key: Bytes,
+    pub(crate) key: Bytes,
 }
 
 impl<'a> End<'a> {
-    fn new(directory: &'a Arc<Inode>, name: &'a [u8], epoch: u64) -> Result<Self> {
+    pub(crate) fn new(directory: &'a Arc<Inode>, name: &'a [u8], epoch: u64) -> Result<Self> {
         let path = directory.path(epoch)?;
         let key = name_key(&path, name)?;
         Ok(Self { directory, name, path, key })
@@ -44,14 +45,14 @@ impl<'a> End<'a> {
 }
 
 /// The names of one or two directories, locked.
-struct BothNames<'a> {
-    from: MutexGuard<'a, Names>,
+pub(crate) struct BothNames<'a> {
+    pub(crate) from: MutexGuard<'a, Names>,
     /// `None` if it is the same directory.
     to: Option<MutexGuard<'a, Names>>,
 }
 
 impl<'a> BothNames<'a> {
-    fn lock(from: &'a Inode, to: &'a Inode) -> Result<Self> {
+    pub(crate) fn lock(from: &'a Inode, to: &'a Inode) -> Result<Self> {
         if from.number == to.number {
             return Ok(Self { from: from.names()?, to: None });
         }
@@ -63,11 +64,11 @@ impl<'a> BothNames<'a> {
         Ok(Self { from: from.names()?, to: Some(to) })
     }
 
-    fn to(&self) -> &Names {
+    pub(crate) fn to(&self) -> &Names {
         self.to.as_ref().unwrap_or(&self.from)
     }
 
-    fn to_mut(&mut self) -> &mut Names {
+    pub(crate) fn to_mut(&mut self) -> &mut Names {
         self.to.as_mut().unwrap_or(&mut self.from)
     }
 }
@@ -130,19 +131,19 @@ impl FileSystem {
         let source =
             self.resolve(from.directory, &names.from, &from.path, from.name)?.ok_or(Error::NotFound)?;
         let target = self.resolve(to.directory, names.to(), &to.path, to.name)?;
-        check_kinds(&source, target.as_deref(), mode)?;
-        if target.as_ref().is_some_and(|target| target.number == source.number) {
+        let (source, target) = (&*source, target.as_deref());
+        check_kinds(source, target.map(|target| &**target), mode)?;
+        if target.is_some_and(|target| target.number == source.number) {
             return Ok(Outcome::Done(Vec::new()));
         }
-        let moves_directory =
-            source.is_directory() || target.as_ref().is_some_and(|target| target.is_directory());
+        let moves_directory = source.is_directory() || target.is_some_and(|target| target.is_directory());
         if moves_directory && !exclusive {
             return Ok(Outcome::MovesDirectory);
         }
-        if is_at_or_below(to.directory, &source) {
+        if is_at_or_below(to.directory, source) {
             return Err(Error::Invalid);
         }
-        if let Some(target) = &target
+        if let Some(target) = target
             && mode == RenameMode::Exchange
             && is_at_or_below(from.directory, target)
         {
@@ -154,12 +155,12 @@ impl FileSystem {
             parked.extend(self.parked.below(&to.subtree()));
         }
         parked.extend(self.parked.at(&to.key));
-        let involved = parked.iter().chain([from.directory, to.directory, &source]).chain(&target);
+        let involved = parked.iter().chain([from.directory, to.directory, source]).chain(target);
         let mut states = States::lock(involved);
         states.check_attached(from.directory)?;
         states.check_attached(to.directory)?;
-        check_sticky(caller, states.record(from.directory), states.record(&source))?;
-        if let Some(target) = &target {
+        check_sticky(caller, states.record(from.directory), states.record(source))?;
+        if let Some(target) = target {
             check_sticky(caller, states.record(to.directory), states.record(target))?;
             if mode != RenameMode::Exchange && states.record(target).entries > 0 {
                 return Err(Error::NotEmpty);
@@ -169,24 +170,25 @@ impl FileSystem {
         let now = self.now();
         let mut batch = Batch::new();
         let evicted = self.evict(&mut batch, &states, &parked, b"\0");
-        let moved = changed_record(states.record(&source), now);
+        let moved = changed_record(states.record(source), now);
         let mut removed = None;
         let mut exchanged = None;
-        match &target {
+        match target {
             Some(target) if mode == RenameMode::Exchange => {
                 let record = changed_record(states.record(target), now);
-                exchange(&mut batch, from, &moved, to, &record);
+                exchange(&mut batch, from, (source, &moved), to, (target, &record));
                 exchanged = Some(record);
             }
             _ => {
-                if let Some(target) = &target {
+                if let Some(target) = target {
                     let record = states.record(target);
                     removed = self.remove_from_batch(&mut batch, target, record, &to.key, now, false);
                 }
-                move_to(&mut batch, from, to, &moved);
+                move_to(&mut batch, from, to, source, &moved);
             }
         }
-        let directories = changed_directories(from, to, &source, target.as_deref(), mode, &states, now);
+        let directories =
+            changed_directories(from, to, source, target.map(|target| &**target), mode, &states, now);
         for (directory, record) in &directories {
             // The key is the old one: where the directory itself lies below what moves, it was refused above.
             batch.update(Tree::Metadata, directory.key(epoch)?, record.hot_update());
@@ -201,21 +203,21 @@ impl FileSystem {
         for (directory, record) in directories {
             states.set_record(&directory, record);
         }
-        states.set_record(&source, moved);
+        states.set_record(source, moved);
         names.from.remove(from.name);
         let mut unreferenced = Vec::new();
-        if let Some(target) = &target {
+        if let Some(target) = target {
             names.to_mut().remove(to.name);
-            let was_known = !target.is_detached();
+            let held_parent = target.holds_parent();
             if let Some(record) = exchanged {
                 states.set_record(target, record);
                 unreferenced.extend(place(&mut names.from, target, to, from));
             } else {
                 self.settle_removed(&mut states, target, removed);
-                unreferenced.extend((was_known && to.directory.release(1)).then(|| to.directory.clone()));
+                unreferenced.extend((held_parent && to.directory.release(1)).then(|| to.directory.clone()));
             }
         }
-        unreferenced.extend(place(names.to_mut(), &source, from, to));
+        unreferenced.extend(place(names.to_mut(), source, from, to));
         Ok(Outcome::Done(unreferenced))
     }
 }
@@ -250,38 +252,49 @@ fn changed_record(record: &Record, now: Timestamp) -> Record {
     Record { changed: now, ..record.clone() }
 }
 
-/// Moves record, data and, of a directory, everything below.
-fn move_to(batch: &mut Batch, from: &End, to: &End, record: &Record) {
-    batch.delete(Tree::Metadata, from.key.clone());
-    batch.put(Tree::Metadata, to.key.clone(), record.encode());
-    for (tree, from, to) in ranges(from, to, record) {
+/// Moves record or redirect, data and, of a directory, everything below.
+fn move_to(batch: &mut Batch, from: &End, to: &End, inode: &Inode, record: &Record) {
+    link::delete_name(batch, inode, &from.key);
+    link::put_name(batch, inode, record, &to.key);
+    for (tree, from, to) in ranges(from, to, inode, record) {
         batch.move_range(tree, from, to);
     }
 }
 
-/// The ranges that move with a record: its data, and what lies below a directory that is not empty.
-fn ranges(from: &End, to: &End, record: &Record) -> Vec<(Tree, Bytes, Bytes)> {
+/// The ranges that move with a name: the data that lie under it, and what lies below a directory that is not empty, with
+/// the list of the redirects there.
+fn ranges(from: &End, to: &End, inode: &Inode, record: &Record) -> Vec<(Tree, Bytes, Bytes)> {
     let mut ranges = Vec::new();
-    if record.has_data() {
+    if record.has_data() && !inode.is_linked() {
         ranges.push((Tree::Data, key::data_prefix(&from.key), key::data_prefix(&to.key)));
     }
     if record.entries > 0 {
-        ranges.extend(Tree::ALL.map(|tree| (tree, from.subtree(), to.subtree())));
+        let (from, to) = (from.subtree(), to.subtree());
+        ranges.push((Tree::Metadata, key::link_name_key(&from), key::link_name_key(&to)));
+        ranges.extend(Tree::ALL.map(|tree| (tree, from.clone(), to.clone())));
     }
     ranges
 }
 
 /// Exchanges two names. What comes from `to` waits under an orphan's prefix until its place is free.
-fn exchange(batch: &mut Batch, from: &End, record: &Record, to: &End, other: &Record) {
+fn exchange(
+    batch: &mut Batch,
+    from: &End,
+    (inode, record): (&Inode, &Record),
+    to: &End,
+    (other_inode, other): (&Inode, &Record),
+) {
     let aside = key::orphan_key(other.number);
     let waiting = |index: usize| Bytes::from([&aside[..], b"\0", &[index as u8]].concat());
-    let back = ranges(to, from, other);
+    let back = ranges(to, from, other_inode, other);
     for (index, (tree, old, _)) in back.iter().enumerate() {
         batch.move_range(*tree, old.clone(), waiting(index));
     }
-    batch.put(Tree::Metadata, to.key.clone(), record.encode());
-    batch.put(Tree::Metadata, from.key.clone(), other.encode());
-    for (tree, old, new) in ranges(from, to, record) {
+    link::delete_name(batch, inode, &from.key);
+    link::delete_name(batch, other_inode, &to.key);
+    link::put_name(batch, inode, record, &to.key);
+    link::put_name(batch, other_inode, other, &from.key);
+    for (tree, old, new) in ranges(from, to, inode, record) {
         batch.move_range(tree, old, new);
     }
     for (index, (tree, _, new)) in back.into_iter().enumerate() {
@@ -325,7 +338,7 @@ fn changed_directories(
 fn place(names: &mut Names, inode: &Arc<Inode>, from: &End, to: &End) -> Option<Arc<Inode>> {
     let name = Bytes::copy_from_slice(to.name);
     names.insert(&name);
-    if inode.is_detached() {
+    if !inode.holds_parent() {
         return None;
     }
     names.attach(name, inode.number);

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use pando_engine::{Batch, Direction, Engine, KeyRange, Scan, ScanLimit, Tree};
 
-use crate::schema::Record;
+use crate::schema::{NameRecord, Record, RecordError};
 use crate::{Error, Result};
 
 /// Answers true to make the query under way fail with [`Error::Busy`].
@@ -48,9 +48,14 @@ impl Store {
         Ok(self.engine.scan(tree, range, Direction::Forward, limit)?)
     }
 
-    /// The inode record under a metadata key.
+    /// The inode record under a metadata key that no name has.
     pub(crate) fn record(&self, key: &[u8]) -> Result<Option<Record>> {
         self.get(Tree::Metadata, key)?.map(|bytes| decode(key, &bytes)).transpose()
+    }
+
+    /// What lies under the metadata key of a name.
+    pub(crate) fn name_record(&self, key: &[u8]) -> Result<Option<NameRecord>> {
+        self.get(Tree::Metadata, key)?.map(|bytes| decode_name(key, &bytes)).transpose()
     }
 
     pub(crate) fn apply(&self, batch: Batch) -> Result<()> {
@@ -61,10 +66,17 @@ impl Store {
     }
 }
 
-/// Decodes a record; the error names its key.
+/// Decodes an inode record; the error names its key.
 pub(crate) fn decode(key: &[u8], bytes: &[u8]) -> Result<Record> {
-    Record::decode(bytes).map_err(|error| {
-        let what = format!("the record under the metadata key \"{}\": {error}", key.escape_ascii());
-        Error::Engine(pando_engine::Error::Damaged { what })
-    })
+    Record::decode(bytes).map_err(|error| damaged(key, error))
+}
+
+/// Decodes what lies under a name; the error names its key.
+pub(crate) fn decode_name(key: &[u8], bytes: &[u8]) -> Result<NameRecord> {
+    NameRecord::decode(bytes).map_err(|error| damaged(key, error))
+}
+
+fn damaged(key: &[u8], error: RecordError) -> Error {
+    let what = format!("the record under the metadata key \"{}\": {error}", key.escape_ascii());
+    Error::Engine(pando_engine::Error::Damaged { what })
 }

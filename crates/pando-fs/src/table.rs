@@ -11,9 +11,22 @@ use crate::operations::InodeNumber;
 
 const SHARDS: usize = 16;
 
+#[derive(Default)]
+struct Shard {
+    inodes: HashMap<InodeNumber, Arc<Inode>>,
+    /// How many inodes have left.
+    removals: u64,
+}
+
 /// Inodes by number.
 pub(crate) struct InodeTable {
-    shards: [Mutex<HashMap<InodeNumber, Arc<Inode>>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+/// That an inode was not in the table at a certain moment; for [`InodeTable::insert_since`].
+#[derive(Clone, Copy)]
+pub(crate) struct Absence {
+    removals: u64,
 }
 
 impl InodeTable {
@@ -21,32 +34,53 @@ impl InodeTable {
         Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    fn shard(&self, number: InodeNumber) -> &Mutex<HashMap<InodeNumber, Arc<Inode>>> {
+    fn shard(&self, number: InodeNumber) -> &Mutex<Shard> {
         &self.shards[(number.0 % SHARDS as u64) as usize]
     }
 
     pub(crate) fn get(&self, number: InodeNumber) -> Option<Arc<Inode>> {
-        self.shard(number).lock().get(&number).cloned()
+        self.shard(number).lock().inodes.get(&number).cloned()
+    }
+
+    /// The inode, or the proof that it is not there now.
+    pub(crate) fn get_or_absence(&self, number: InodeNumber) -> std::result::Result<Arc<Inode>, Absence> {
+        let shard = self.shard(number).lock();
+        shard.inodes.get(&number).cloned().ok_or(Absence { removals: shard.removals })
     }
 
     /// False if an inode with that number is there already.
     pub(crate) fn insert(&self, inode: &Arc<Inode>) -> bool {
-        match self.shard(inode.number).lock().entry(inode.number) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(place) => {
-                place.insert(inode.clone());
-                true
-            }
-        }
+        insert(&mut self.shard(inode.number).lock(), inode)
+    }
+
+    /// As [`InodeTable::insert`], but false also if an inode with that number may have come and gone since `absence`.
+    pub(crate) fn insert_since(&self, absence: Absence, inode: &Arc<Inode>) -> bool {
+        let mut shard = self.shard(inode.number).lock();
+        shard.removals == absence.removals && insert(&mut shard, inode)
     }
 
     pub(crate) fn remove(&self, number: InodeNumber) {
-        self.shard(number).lock().remove(&number);
+        let mut shard = self.shard(number).lock();
+        shard.inodes.remove(&number);
+        shard.removals += 1;
     }
 
     /// Every inode there is at the moment.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        self.shards.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.lock().inodes.values().cloned().collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+fn insert(shard: &mut Shard, inode: &Arc<Inode>) -> bool {
+    match shard.inodes.entry(inode.number) {
+        Entry::Occupied(_) => false,
+        Entry::Vacant(place) => {
+            place.insert(inode.clone());
+            true
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pando_engine::{Batch, KeyRange, Tree};
 
 use crate::inode::{Inode, Place, States};
+use crate::link::{self, Found};
 use crate::locks::MutexGuard;
 use crate::namei::{check_name, check_sticky};
 use crate::names::Names;
@@ -13,10 +14,11 @@ use crate::operations::{Caller, InodeNumber};
 use crate::schema::{Record, Timestamp, key};
 use crate::{Error, FileSystem, Result};
 
-enum Attempt {
-    Done,
+enum Attempt<'a> {
+    /// Done. True if the directory is to lose a reference, which the inode held.
+    Done(bool),
     /// The name is another inode's now.
-    Changed(Arc<Inode>),
+    Changed(Found<'a>),
 }
 
 impl FileSystem {
@@ -34,19 +36,19 @@ impl FileSystem {
         let path = directory.path(*epoch)?;
         let mut found =
             self.resolve(&directory, &*directory.names()?, &path, name)?.ok_or(Error::NotFound)?;
-        loop {
+        let held_parent = loop {
             match (is_directory, found.is_directory()) {
                 (true, false) => return Err(Error::NotADirectory),
                 (false, true) => return Err(Error::IsADirectory),
                 _ => {}
             }
             match self.remove_inode(caller, &directory, name, &found, *epoch)? {
-                Attempt::Done => break,
+                Attempt::Done(held_parent) => break held_parent,
                 Attempt::Changed(other) => found = other,
             }
-        }
+        };
         drop(epoch);
-        if !found.is_detached() && directory.release(1) {
+        if held_parent && directory.release(1) {
             self.drop_unreferenced(directory);
         }
         Ok(())
@@ -61,7 +63,7 @@ impl FileSystem {
         name: &[u8],
         inode: &Arc<Inode>,
         epoch: u64,
-    ) -> Result<Attempt> {
+    ) -> Result<Attempt<'_>> {
         let (mut names, _inode_names) = lock_names(directory, inode)?;
         // The directory may have been removed before its names were locked.
         let path = directory.path(epoch)?;
@@ -73,7 +75,8 @@ impl FileSystem {
             return Ok(Attempt::Changed(again));
         }
         // A detached inode may hold a record that was read before the names were locked.
-        let inode = &again;
+        let inode: &Arc<Inode> = &again;
+        let held_parent = inode.holds_parent();
         let key = key::child_key(&path, name);
         let mut states = States::lock([directory, inode]);
         states.check_attached(directory)?;
@@ -103,12 +106,13 @@ impl FileSystem {
         states.set_record(directory, directory_record);
         names.remove(name);
         self.settle_removed(&mut states, inode, removed);
-        Ok(Attempt::Done)
+        Ok(Attempt::Done(held_parent))
     }
 
     /// Adds to the batch what takes the inode's name away. An inode that nobody refers to is deleted; of one in the
-    /// table, the record of the orphan that it becomes is returned. Its data stay where they are (`may_park`), or go to the
-    /// orphan's own key because the name is about to be used again.
+    /// table, the new record is returned: that of the orphan that it becomes, or, if it has other names, one with fewer
+    /// links. An orphan's data stay where they are (`may_park`), or go to the orphan's own key because the name is about
+    /// to be used again.
     pub(crate) fn remove_from_batch(
         &self,
         batch: &mut Batch,
@@ -118,7 +122,10 @@ impl FileSystem {
         now: Timestamp,
         may_park: bool,
     ) -> Option<Record> {
-        batch.delete(Tree::Metadata, metadata_key.clone());
+        link::delete_name(batch, inode, metadata_key);
+        if inode.is_linked() {
+            return Some(link::lose_link(batch, inode, record, now));
+        }
         let data = key::data_prefix(metadata_key);
         if inode.is_detached() {
             if record.has_data() {
@@ -144,6 +151,10 @@ impl FileSystem {
     /// Makes in memory what [`FileSystem::remove_from_batch`] did in the batch.
     pub(crate) fn settle_removed(&self, states: &mut States, inode: &Arc<Inode>, removed: Option<Record>) {
         if let Some(record) = removed {
+            if record.links > 0 {
+                states.set_record(inode, record);
+                return;
+            }
             if !record.parked.is_empty() {
                 self.parked.insert(record.parked.clone(), inode.clone());
             }

@@ -4,8 +4,8 @@ mod common;
 
 use common::Volume;
 use pando_engine::{Batch, Tree};
-use pando_fs::operations::{Operations, ROOT};
-use pando_fs::schema::{Record, key};
+use pando_fs::operations::{FileType, Operations, ROOT};
+use pando_fs::schema::{Record, Redirect, key};
 
 /// The invariants found broken after a batch that no operation would make.
 fn broken_by(make: impl FnOnce(&Volume, &mut Batch)) -> Vec<&'static str> {
@@ -77,6 +77,76 @@ fn numbers_used_twice_are_found() {
 #[test]
 fn records_that_are_none_are_found() {
     assert_eq!(broken_by(|_, batch| batch.put(Tree::Metadata, &b"\x09"[..], &b"x"[..])), ["FS-2"]);
+}
+
+/// As [`broken_by`], with a second link `/l` to the file.
+fn broken_with_links_by(make: impl FnOnce(&Volume, u64, &mut Batch)) -> Vec<&'static str> {
+    broken_by(|volume, batch| {
+        let file = volume.walk("a/f").unwrap();
+        volume.fs.link(file, ROOT, b"l").unwrap();
+        volume.assert_clean();
+        make(volume, file.0, batch);
+    })
+}
+
+#[test]
+fn wrong_counts_of_links_are_found() {
+    let broken = broken_with_links_by(|volume, number, batch| {
+        let own = key::linked_key(number);
+        batch.put(Tree::Metadata, own.clone(), changed(volume, &own, |record| record.links = 3));
+    });
+    assert_eq!(broken, ["FS-5"]);
+}
+
+#[test]
+fn names_that_lead_nowhere_are_found() {
+    let broken = broken_with_links_by(|_, number, batch| {
+        batch.delete(Tree::Metadata, key::linked_key(number));
+    });
+    // Its blocks belong to nothing any more.
+    assert_eq!(broken, ["FS-5", "FS-1"]);
+}
+
+#[test]
+fn linked_files_without_names_are_found() {
+    let broken = broken_with_links_by(|volume, _, batch| {
+        for name in [file_key(), key::child_key(b"", b"l")] {
+            batch.delete(Tree::Metadata, key::link_name_key(&name));
+            batch.delete(Tree::Metadata, name);
+        }
+        for directory in [&b""[..], &key::child_key(b"", b"a")] {
+            let record = changed(volume, directory, |record| record.entries -= 1);
+            batch.put(Tree::Metadata, directory.to_vec(), record);
+        }
+    });
+    assert_eq!(broken, ["FS-5"]);
+}
+
+#[test]
+fn a_list_of_redirects_that_is_not_theirs_is_found() {
+    let name = key::child_key(b"", b"l");
+    let missing = broken_with_links_by(|_, _, batch| batch.delete(Tree::Metadata, key::link_name_key(&name)));
+    assert_eq!(missing, ["FS-6"]);
+    let other = key::link_name_key(&key::child_key(b"\0a", b"g"));
+    let superfluous = broken_with_links_by(|_, number, batch| {
+        batch.put(Tree::Metadata, other, number.to_le_bytes().to_vec());
+    });
+    assert_eq!(superfluous, ["FS-6"]);
+    let wrong = broken_with_links_by(|_, number, batch| {
+        batch.put(Tree::Metadata, key::link_name_key(&name), (number + 1).to_le_bytes().to_vec());
+    });
+    // The name misses its entry, the entry its name.
+    assert_eq!(wrong, ["FS-6", "FS-6"]);
+}
+
+#[test]
+fn names_that_say_another_type_are_found() {
+    let broken = broken_with_links_by(|_, number, batch| {
+        let redirect = Redirect { number, file_type: FileType::Fifo };
+        batch.put(Tree::Metadata, key::child_key(b"", b"l"), redirect.encode());
+    });
+    // It differs from the other name, and from the record the first one seen does.
+    assert_eq!(broken, ["FS-5", "FS-5"]);
 }
 
 #[test]

@@ -37,13 +37,23 @@ fn step(volume: &Volume, random: &mut Random) {
     let (at, to) = (walk(random, &mut held), walk(random, &mut held));
     let (caller, fs) = (&volume.caller, &volume.fs);
     let (old, new) = (name(random), name(random));
-    let made = match random.below(8) {
+    let made = match random.below(11) {
         0 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).map(Some),
         1 | 2 => fs.make_directory(caller, at, old, 0o755).map(Some),
         3 => fs.unlink(caller, at, old).map(|()| None),
         4 => fs.remove_directory(caller, at, old).map(|()| None),
         5 => fs.rename(caller, at, old, to, new, RenameMode::Replace).map(|()| None),
         6 => fs.rename(caller, at, old, to, new, RenameMode::Exchange).map(|()| None),
+        8 | 9 => match held.last() {
+            Some(inode) => fs.link(*inode, to, new).map(Some),
+            None => Ok(None),
+        },
+        // A file and a link to it, made with nothing else between them by this thread.
+        10 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).and_then(|entry| {
+            let linked = fs.link(entry.attributes.inode, to, new);
+            fs.forget(entry.attributes.inode, 1);
+            linked.map(Some)
+        }),
         _ => match held.last() {
             Some(inode) => {
                 fs.write(*inode, random.below(9000), vec![1; 5000].into(), false, false).map(|()| None)
@@ -62,6 +72,7 @@ fn step(volume: &Volume, random: &mut Random) {
                     | Error::IsADirectory
                     | Error::NotADirectory
                     | Error::Invalid
+                    | Error::NotPermitted
             ),
             "{error:?}"
         ),
@@ -89,5 +100,5 @@ fn threads_in_one_tree_leave_it_sound() {
     volume.assert_clean();
     let report = volume.fs.check().unwrap();
     assert_eq!(report.orphans, 0, "every reference was given back");
-    assert!(report.directories > 1);
+    assert!(report.directories > 1 && report.links > 0);
 }

@@ -18,8 +18,17 @@ pub const ROOT: &[u8] = b"";
 /// Metadata key of the counter of inode numbers: a little-endian u64 above every number in use.
 pub const INODE_COUNTER: &[u8] = b"\x04";
 
+/// First byte of the metadata keys of files with several links.
+pub const LINKED_TAG: u8 = 1;
+
+/// First byte of the list of names that redirect to such files; the name's metadata key follows.
+pub const LINK_NAME_TAG: u8 = 2;
+
 /// First byte of the metadata keys of orphans.
 pub const ORPHAN_TAG: u8 = 3;
+
+/// Length of the keys that are a tag and an inode number.
+const NUMBERED_KEY_LENGTH: usize = 9;
 
 /// Path of a directory in the directory with the given path.
 pub fn child_path(parent_path: &[u8], name: &[u8]) -> Bytes {
@@ -43,9 +52,24 @@ pub fn subtree_prefix(path: &[u8]) -> Bytes {
 
 /// Metadata key of an orphan's record.
 pub fn orphan_key(number: u64) -> Bytes {
-    let mut key = vec![ORPHAN_TAG];
+    numbered_key(ORPHAN_TAG, number)
+}
+
+/// Metadata key of the record of a file with several links.
+pub fn linked_key(number: u64) -> Bytes {
+    numbered_key(LINKED_TAG, number)
+}
+
+fn numbered_key(tag: u8, number: u64) -> Bytes {
+    let mut key = vec![tag];
     key.extend_from_slice(&number.to_be_bytes());
     key.into()
+}
+
+/// Key in the list of names that redirect. It keeps the order of the names and what they begin with, so the names
+/// below one directory are one range: that of [`subtree_prefix`], given to this function.
+pub fn link_name_key(metadata_key: &[u8]) -> Bytes {
+    [&[LINK_NAME_TAG], metadata_key].concat().into()
 }
 
 /// What the data keys of an inode begin with: its blocks and its large extended attributes.
@@ -92,8 +116,8 @@ pub fn split_path_key(metadata_key: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Length of the metadata key in front of a data key; `None` for a key that belongs to nothing.
 pub fn owner_length(data_key: &[u8]) -> Option<usize> {
-    if data_key.first() == Some(&ORPHAN_TAG) {
-        return (data_key.get(9) == Some(&0)).then_some(9);
+    if matches!(data_key.first(), Some(&(ORPHAN_TAG | LINKED_TAG))) {
+        return (data_key.get(NUMBERED_KEY_LENGTH) == Some(&0)).then_some(NUMBERED_KEY_LENGTH);
     }
     match data_key.windows(2).position(|pair| pair == b"\0\0") {
         Some(separator) => {
@@ -126,9 +150,9 @@ mod tests {
 
     #[test]
     fn the_owner_of_a_data_key_is_found_from_the_front() {
-        for key in
-            [child_key(b"\0a", b"f"), child_key(b"\0\xffa\0b", b"\xff"), orphan_key(0), orphan_key(257)]
-        {
+        let path_keys = [child_key(b"\0a", b"f"), child_key(b"\0\xffa\0b", b"\xff")];
+        let numbered = [orphan_key(0), orphan_key(257), linked_key(0), linked_key(257)];
+        for key in path_keys.into_iter().chain(numbered) {
             let prefix = data_prefix(&key);
             assert_eq!(owner_length(&block_key(&prefix, 0)), Some(key.len()));
             assert_eq!(owner_length(&xattr_key(&prefix, b"user.x")), Some(key.len()));
@@ -143,6 +167,15 @@ mod tests {
         assert_eq!(split_path_key(&child_key(b"", b"c")), Some((&b""[..], &b"c"[..])));
         assert_eq!(split_path_key(ROOT), None);
         assert_eq!(split_path_key(&orphan_key(0)), None);
+    }
+
+    #[test]
+    fn the_names_below_a_directory_are_one_range_of_the_list() {
+        let range = KeyRange::prefix(link_name_key(&subtree_prefix(b"\0a")));
+        assert!(range.contains(&link_name_key(&child_key(b"\0a", b"\xff"))));
+        assert!(range.contains(&link_name_key(&child_key(b"\0a\0b", b"c"))));
+        assert!(!range.contains(&link_name_key(&child_key(b"\0ab", b"c"))));
+        assert!(!range.contains(&link_name_key(&child_key(b"", b"a"))));
     }
 
     #[test]

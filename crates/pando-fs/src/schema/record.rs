@@ -11,6 +11,8 @@ use crate::operations::{Attributes, FileType, InodeNumber};
 
 /// Version in the first byte of each record.
 pub const RECORD_VERSION: u8 = 1;
+/// Kind in the second byte of each record; [`super::Redirect`] has another.
+pub const RECORD_KIND: u8 = 0;
 /// First byte of the hot part.
 pub const HOT_OFFSET: usize = 72;
 /// Bytes of the fixed part; the hot part is its end.
@@ -18,7 +20,7 @@ pub const FIXED_LENGTH: usize = 128;
 /// Set in `flags` when a file may have holes: its blocks no longer follow from its size.
 pub const FLAG_SPARSE: u32 = 1;
 
-const TYPE_MASK: u32 = 0o170_000;
+pub(super) const TYPE_MASK: u32 = 0o170_000;
 const PERMISSION_MASK: u32 = 0o7777;
 
 /// What an extended attribute's value is.
@@ -98,6 +100,11 @@ pub enum RecordError {
         /// What its first byte says.
         found: u8,
     },
+    /// It is not of the kind that was expected.
+    Kind {
+        /// What its second byte says.
+        found: u8,
+    },
     /// The type in its mode is none there is.
     FileType {
         /// The mode.
@@ -114,6 +121,7 @@ impl std::fmt::Display for RecordError {
             Self::Version { found } => {
                 write!(f, "an inode record has version {found}, expected {RECORD_VERSION}")
             }
+            Self::Kind { found } => write!(f, "a record is of kind {found}, which does not belong here"),
             Self::FileType { mode } => write!(f, "an inode record has the unknown mode {mode:o}"),
             Self::Variable => f.write_str("the variable part of an inode record makes no sense"),
         }
@@ -151,7 +159,7 @@ impl Record {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(FIXED_LENGTH + 16 + self.target.len());
         out.put_u8(RECORD_VERSION);
-        out.put_u8(0);
+        out.put_u8(RECORD_KIND);
         out.put_u16_le((type_bits(self.file_type) | self.mode) as u16);
         out.put_u32_le(self.uid);
         out.put_u32_le(self.gid);
@@ -207,11 +215,7 @@ impl Record {
     /// Reads a record. Never trusts the bytes; the result shares none of them.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let mut input = Input { rest: bytes, length: bytes.len() };
-        let version = input.take(1)?[0];
-        if version != RECORD_VERSION {
-            return Err(RecordError::Version { found: version });
-        }
-        input.take(1)?;
+        input.head(RECORD_KIND)?;
         let full_mode = u32::from(input.u16()?);
         let file_type = type_of(full_mode & TYPE_MASK).ok_or(RecordError::FileType { mode: full_mode })?;
         let (uid, gid, _) = (input.u32()?, input.u32()?, input.u32()?);
@@ -301,12 +305,21 @@ impl Record {
 }
 
 /// What is left to decode.
-struct Input<'a> {
-    rest: &'a [u8],
-    length: usize,
+pub(super) struct Input<'a> {
+    pub(super) rest: &'a [u8],
+    pub(super) length: usize,
 }
 
 impl<'a> Input<'a> {
+    /// The first two bytes of every record.
+    pub(super) fn head(&mut self, expected_kind: u8) -> Result<(), RecordError> {
+        let [version, kind] = self.array()?;
+        if version != RECORD_VERSION {
+            return Err(RecordError::Version { found: version });
+        }
+        if kind == expected_kind { Ok(()) } else { Err(RecordError::Kind { found: kind }) }
+    }
+
     fn take(&mut self, count: usize) -> Result<&'a [u8], RecordError> {
         let (taken, rest) =
             self.rest.split_at_checked(count).ok_or(RecordError::Short { length: self.length })?;
@@ -318,15 +331,15 @@ impl<'a> Input<'a> {
         Ok(self.take(N)?.try_into().expect("take gives what it was asked for"))
     }
 
-    fn u16(&mut self) -> Result<u16, RecordError> {
+    pub(super) fn u16(&mut self) -> Result<u16, RecordError> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    fn u32(&mut self) -> Result<u32, RecordError> {
+    pub(super) fn u32(&mut self) -> Result<u32, RecordError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    fn u64(&mut self) -> Result<u64, RecordError> {
+    pub(super) fn u64(&mut self) -> Result<u64, RecordError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
@@ -348,7 +361,7 @@ impl<'a> Input<'a> {
     }
 }
 
-fn type_bits(file_type: FileType) -> u32 {
+pub(super) fn type_bits(file_type: FileType) -> u32 {
     match file_type {
         FileType::Fifo => 0o010_000,
         FileType::CharDevice => 0o020_000,
@@ -360,7 +373,7 @@ fn type_bits(file_type: FileType) -> u32 {
     }
 }
 
-fn type_of(bits: u32) -> Option<FileType> {
+pub(super) fn type_of(bits: u32) -> Option<FileType> {
     let types = [
         FileType::Regular,
         FileType::Directory,

@@ -70,6 +70,11 @@ fn name_operations_agree_with_the_model() {
 }
 
 #[test]
+fn operations_on_linked_files_agree_with_the_model() {
+    check_seeds(Mix::Links, 400, 60);
+}
+
+#[test]
 fn file_operations_agree_with_the_model() {
     check_seeds(Mix::Data, 300, 60);
 }

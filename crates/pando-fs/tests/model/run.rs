@@ -117,9 +117,11 @@ impl Run {
         self.model.now = self.clock.now();
         self.fs.make_room(true).map_err(|error| error.to_string())?;
         match step {
-            Step::Lookup { .. } | Step::Make { .. } | Step::Temporary { .. } | Step::Forget { .. } => {
-                self.reference(step)
-            }
+            Step::Lookup { .. }
+            | Step::Make { .. }
+            | Step::Temporary { .. }
+            | Step::Link { .. }
+            | Step::Forget { .. } => self.reference(step),
             Step::Remove { directory, name: number, is_directory, uid } => {
                 let (inode, id) = self.kind(*directory, true);
                 let (caller, name) = (self.caller(*uid), name(*number));
@@ -191,6 +193,14 @@ impl Run {
                     self.fs.forget(entry.attributes.inode, 1);
                 }
                 Ok(())
+            }
+            Step::Link { inode, directory, name: number } => {
+                let (inode, id) = self.kind(*inode, false);
+                let (directory, directory_id) = self.kind(*directory, true);
+                let name = name(*number);
+                let found = again(&self.fs, |fs| fs.link(inode, directory, &name));
+                let expected = self.model.link(id, directory_id, &name);
+                self.entered(found.map(|entry| entry.attributes), expected)
             }
             Step::Forget { inode } => {
                 let place = *inode as usize % self.handles.len();
@@ -338,11 +348,35 @@ impl Run {
     /// Compares the whole tree, from the root and from every handle, and checks the name space.
     pub fn compare(&mut self) -> Outcome {
         self.compare_below(ROOT, posix::ROOT)?;
+        self.compare_numbers()?;
         for (inode, id) in self.handles.clone() {
             self.compare_inode(inode, id)?;
         }
         let report = self.fs.check().map_err(|error| error.to_string())?;
         agree(report.problems, Vec::new())
+    }
+
+    /// Two names have the same inode number if and only if they are links of one file.
+    fn compare_numbers(&self) -> Outcome {
+        let mut numbers = BTreeMap::from([(ROOT, posix::ROOT)]);
+        let mut ids = BTreeMap::from([(posix::ROOT, ROOT)]);
+        let mut directories = vec![(ROOT, posix::ROOT)];
+        let mut looked_up = Vec::new();
+        while let Some((inode, id)) = directories.pop() {
+            for (entry, (_, child)) in self.list(inode, u64::MAX >> 1, false).iter().zip(self.model.list(id))
+            {
+                agree(*numbers.entry(entry.inode).or_insert(child), child)?;
+                agree(*ids.entry(child).or_insert(entry.inode), entry.inode)?;
+                if entry.file_type == FileType::Directory {
+                    let found = again(&self.fs, |fs| fs.lookup(inode, &entry.name));
+                    agree(found.map(|found| found.attributes.inode), Ok(entry.inode))?;
+                    looked_up.push(entry.inode);
+                    directories.push((entry.inode, child));
+                }
+            }
+        }
+        looked_up.into_iter().for_each(|inode| self.fs.forget(inode, 1));
+        Ok(())
     }
 
     fn compare_below(&mut self, inode: InodeNumber, id: Id) -> Outcome {

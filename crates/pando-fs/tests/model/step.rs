@@ -9,6 +9,8 @@ use pando_fs::operations::{AllocateMode, FileType, RenameMode, Seek, XattrMode};
 pub enum Mix {
     Everything,
     Names,
+    /// Names, most files having several.
+    Links,
     Data,
 }
 
@@ -18,6 +20,7 @@ pub enum Step {
     Lookup { directory: u64, name: u64 },
     Make { directory: u64, name: u64, file_type: FileType, mode: u32, uid: u32 },
     Temporary { directory: u64 },
+    Link { inode: u64, directory: u64, name: u64 },
     Remove { directory: u64, name: u64, is_directory: bool, uid: u32 },
     Rename { from: u64, name: u64, to: u64, new_name: u64, mode: RenameMode, uid: u32 },
     Write { file: u64, offset: u64, length: u64, byte: u8, append: bool, kill_set_id: bool },
@@ -71,6 +74,14 @@ fn step(random: &mut Random, mix: Mix) -> Step {
     let choice = match mix {
         Mix::Everything => random.below(100),
         Mix::Names => random.below(56),
+        // One in four makes a link; writes see to it that there is something to be moved.
+        Mix::Links => {
+            if random.chance(1, 4) {
+                99
+            } else {
+                random.below(66)
+            }
+        }
         // Some files first, then what is done to their data.
         Mix::Data => {
             if random.chance(1, 8) {
@@ -88,7 +99,7 @@ fn step(random: &mut Random, mix: Mix) -> Step {
         4..16 => Step::Make {
             directory: slot(random),
             name: name(random),
-            file_type: if mix == Mix::Data {
+            file_type: if mix == Mix::Data || (mix == Mix::Links && random.chance(1, 2)) {
                 FileType::Regular
             } else {
                 one_of(
@@ -182,6 +193,7 @@ fn step(random: &mut Random, mix: Mix) -> Step {
             length: one_of(random, &[0, 10, 512, 513, 5000]),
             mode: one_of(random, &[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]),
         },
-        _ => Step::RemoveXattr { inode: slot(random), name: random.below(4) },
+        98 => Step::RemoveXattr { inode: slot(random), name: random.below(4) },
+        _ => Step::Link { inode: slot(random), directory: slot(random), name: name(random) },
     }
 }

@@ -198,15 +198,33 @@ impl Posix {
         if may { Ok(()) } else { Err(Error::NotPermitted) }
     }
 
-    /// What happens to a node whose name goes.
+    /// What happens to a node when one of its names goes.
     fn lose_name(&mut self, id: Id) {
         let now = self.now;
         let node = &mut self.nodes[id.0];
-        node.links = 0;
         node.changed = now;
         if let Content::Directory { parent, .. } = &mut node.content {
             *parent = None;
+            node.links = 0;
+        } else {
+            node.links -= 1;
         }
+    }
+
+    /// link. A node that lost its name gets one again: that only files of `O_TMPFILE` may is the kernel's affair.
+    pub fn link(&mut self, id: Id, directory: Id, name: &[u8]) -> Result<Id> {
+        if self.node(id).is_directory() {
+            return Err(Error::NotPermitted);
+        }
+        if self.entries(directory)?.contains_key(name) {
+            return Err(Error::Exists);
+        }
+        self.set_entry(directory, name, Some(id));
+        let now = self.now;
+        let node = &mut self.nodes[id.0];
+        node.links += 1;
+        node.changed = now;
+        Ok(id)
     }
 
     /// unlink or rmdir.
@@ -451,6 +469,22 @@ mod tests {
         assert_eq!(into_itself, Err(Error::Invalid));
         posix.remove(0, ROOT, b"a", true).unwrap();
         assert_eq!(posix.make((0, 0), a, b"x", directory(), 0), Err(Error::NotFound));
+    }
+
+    #[test]
+    fn a_file_is_there_as_long_as_one_of_its_names() {
+        let mut posix = Posix::new(SystemTime::UNIX_EPOCH);
+        let file = posix.make((0, 0), ROOT, b"f", Content::File(Vec::new()), 0o644).unwrap();
+        posix.link(file, ROOT, b"g").unwrap();
+        assert_eq!(posix.link(file, ROOT, b"f"), Err(Error::Exists));
+        assert_eq!(posix.link(ROOT, ROOT, b"r"), Err(Error::NotPermitted));
+        // Of two names of one file, none goes.
+        posix.rename(0, (ROOT, b"f"), (ROOT, b"g"), RenameMode::Replace).unwrap();
+        assert_eq!((posix.node(file).links, posix.list(ROOT).len()), (2, 2));
+        posix.remove(0, ROOT, b"f", false).unwrap();
+        assert_eq!((posix.node(file).links, posix.lookup(ROOT, b"g")), (1, Ok(file)));
+        posix.remove(0, ROOT, b"g", false).unwrap();
+        assert_eq!(posix.node(file).links, 0);
     }
 
     #[test]

@@ -1,0 +1,232 @@
+//! Files with several links.
+//!
+//! The second name of a file moves its record and its data under a key of its own ([`key::linked_key`]); each of its names
+//! holds a redirect from then on, and stands in the list of all redirects, in which those below one directory are one
+//! range. The file stays so when it has one name again. See `docs/internals/file-system-schema.md`.
+//!
+//! No directory keeps such a file in the table, and the locks of no directory's names keep it as it is. Hence:
+//!
+//! * LK-1 the record of a linked file changes only while its inode is in the table, with its state locked.
+//! * LK-2 who got to a linked file through a redirect holds a reference to its inode until he is done ([`Found`]).
+//!
+//! The record may be read without a lock before the inode comes into the table: it is taken only if no inode of that
+//! number has come and gone in between ([`crate::table::Absence`]), and by LK-1 it cannot have changed then.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_engine::{Batch, Tree};
+
+use crate::inode::{Inode, Place, States};
+use crate::namei::check_name;
+use crate::operations::{Entry, InodeNumber};
+use crate::rename::{BothNames, End};
+use crate::schema::{Record, Redirect, Timestamp, key};
+use crate::{Error, FileSystem, Result};
+
+/// Most names of a file: what the links of a FUSE reply hold for programs with signed numbers.
+pub const LINKS_MAX: u32 = i32::MAX as u32;
+
+/// An inode found under a name; see LK-2. Drop it before the locks of the name space and of names, and after those
+/// of states: the last reference takes the inode out of the table, and deletes an orphan.
+pub(crate) struct Found<'a> {
+    inode: Arc<Inode>,
+    held_in: Option<&'a FileSystem>,
+}
+
+impl Found<'_> {
+    /// An inode that the names of its directory, being locked, keep as it is.
+    pub(crate) fn kept_by_names(inode: Arc<Inode>) -> Self {
+        Self { inode, held_in: None }
+    }
+}
+
+impl Deref for Found<'_> {
+    type Target = Arc<Inode>;
+
+    fn deref(&self) -> &Arc<Inode> {
+        &self.inode
+    }
+}
+
+impl Drop for Found<'_> {
+    fn drop(&mut self) {
+        if let Some(fs) = self.held_in
+            && self.inode.release(1)
+        {
+            let dropped = fs.drop_parentless(&self.inode);
+            assert!(dropped, "IN-3: a file that was linked has no parent");
+        }
+    }
+}
+
+/// Adds to the batch what gives a name to an inode whose record, as it will be, is `record`. An inode with its own key
+/// gets a redirect, any other has its record under the name.
+pub(crate) fn put_name(batch: &mut Batch, inode: &Inode, record: &Record, name_key: &Bytes) {
+    if inode.is_linked() {
+        put_redirect(batch, inode, name_key);
+        batch.update(Tree::Metadata, key::linked_key(inode.number.0), record.hot_update());
+    } else {
+        batch.put(Tree::Metadata, name_key.clone(), record.encode());
+    }
+}
+
+/// Adds to the batch what takes the name away: the record or redirect under it, not what that leads to.
+pub(crate) fn delete_name(batch: &mut Batch, inode: &Inode, name_key: &Bytes) {
+    batch.delete(Tree::Metadata, name_key.clone());
+    if inode.is_linked() {
+        batch.delete(Tree::Metadata, key::link_name_key(name_key));
+    }
+}
+
+fn put_redirect(batch: &mut Batch, inode: &Inode, name_key: &Bytes) {
+    let redirect = Redirect { number: inode.number.0, file_type: inode.file_type };
+    batch.put(Tree::Metadata, name_key.clone(), redirect.encode());
+    let number = Bytes::copy_from_slice(&inode.number.0.to_le_bytes());
+    batch.put(Tree::Metadata, key::link_name_key(name_key), number);
+}
+
+/// Adds to the batch what the loss of a name changes in a linked file, and returns its record: with one link less, or
+/// that of an orphan whose data stay where they are.
+pub(crate) fn lose_link(batch: &mut Batch, inode: &Inode, record: &Record, now: Timestamp) -> Record {
+    let own = key::linked_key(inode.number.0);
+    let mut record = Record { links: record.links.saturating_sub(1), changed: now, ..record.clone() };
+    if record.links > 0 {
+        batch.update(Tree::Metadata, own, record.hot_update());
+        return record;
+    }
+    batch.delete(Tree::Metadata, own.clone());
+    if record.has_data() {
+        record.parked = own;
+    }
+    batch.put(Tree::Metadata, key::orphan_key(inode.number.0), record.encode());
+    record
+}
+
+impl FileSystem {
+    /// The inode that a redirect leads to, in the table and with one reference more. The names of the directory that
+    /// holds the redirect are locked.
+    pub(crate) fn follow(&self, redirect: &Redirect) -> Result<Found<'_>> {
+        let number = InodeNumber(redirect.number);
+        loop {
+            let absence = match self.table.get_or_absence(number) {
+                Ok(inode) if inode.acquire() => return Ok(Found { inode, held_in: Some(self) }),
+                Ok(inode) => {
+                    // It is leaving the table, with its state locked.
+                    drop(inode.write_any());
+                    continue;
+                }
+                Err(absence) => absence,
+            };
+            let record = self.store.record(&key::linked_key(redirect.number))?;
+            let what = || format!("FS-5: a name leads to inode {}, which is missing", redirect.number);
+            let record = record
+                .filter(|record| record.number == redirect.number)
+                .ok_or_else(|| pando_engine::Error::Damaged { what: what() })?;
+            let inode = Inode::detached(record, Place::Linked, &self.budget, false);
+            inode.attach();
+            if self.table.insert_since(absence, &inode) {
+                return Ok(Found { inode, held_in: Some(self) });
+            }
+        }
+    }
+
+    /// Gives an inode one more name. An orphan, too, gets one: the kernel lets only those of `O_TMPFILE` come here.
+    pub(crate) fn link_inode(&self, number: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
+        self.check_writable()?;
+        let (inode, directory) = (self.inode(number)?, self.inode(parent)?);
+        if inode.is_directory() {
+            return Err(Error::NotPermitted);
+        }
+        check_name(name)?;
+        let (entry, old_parent) = loop {
+            let epoch = self.namespace.read();
+            let place = inode.place();
+            let old_parent = match &place {
+                Place::Named { parent, .. } => parent,
+                _ => &directory,
+            };
+            let names = BothNames::lock(old_parent, &directory)?;
+            let old = match &place {
+                // Its place stays while the names of its parent are locked; before, it may have changed.
+                Place::Named { parent, name } if inode.is_at(parent, name) => {
+                    Some(End::new(parent, name, *epoch)?)
+                }
+                Place::Named { .. } => continue,
+                _ => None,
+            };
+            let new = End::new(&directory, name, *epoch)?;
+            let entry = self.link_locked(&inode, old.as_ref(), &new, names, *epoch)?;
+            break (entry, old.map(|old| old.directory.clone()));
+        };
+        if let Some(parent) = old_parent
+            && parent.release(1)
+        {
+            self.drop_unreferenced(parent);
+        }
+        Ok(entry)
+    }
+
+    /// `old` is the only name the inode has had so far. The directory of `old` is to lose a reference.
+    fn link_locked(
+        &self,
+        inode: &Arc<Inode>,
+        old: Option<&End>,
+        new: &End,
+        mut names: BothNames,
+        epoch: u64,
+    ) -> Result<Entry> {
+        if self.resolve(new.directory, names.to(), &new.path, new.name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let parked = self.parked.at(&new.key).filter(|orphan| orphan.number != inode.number);
+        let mut states = States::lock(parked.iter().chain([inode, new.directory]));
+        states.check_attached(new.directory)?;
+        states.check_attached(inode)?;
+        let before = states.record(inode).clone();
+        if before.links >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        let now = self.now();
+        let mut batch = Batch::new();
+        let evicted = self.evict(&mut batch, &states, &parked, &new.key);
+        let record = Record { links: before.links + 1, changed: now, parked: Bytes::new(), ..before.clone() };
+        let own = key::linked_key(inode.number.0);
+        if inode.is_linked() {
+            batch.update(Tree::Metadata, own, record.hot_update());
+        } else {
+            match old {
+                Some(old) => put_redirect(&mut batch, inode, &old.key),
+                None => batch.delete(Tree::Metadata, key::orphan_key(inode.number.0)),
+            }
+            let (from, to) = (inode.data_prefix(epoch, &before)?, key::data_prefix(&own));
+            if before.has_data() && from != to {
+                batch.move_range(Tree::Data, from, to);
+            }
+            batch.put(Tree::Metadata, own, record.encode());
+        }
+        put_redirect(&mut batch, inode, &new.key);
+        let mut directory_record = states.record(new.directory).clone();
+        directory_record.entries += 1;
+        (directory_record.modified, directory_record.changed) = (now, now);
+        batch.update(Tree::Metadata, new.directory.key(epoch)?, directory_record.hot_update());
+        self.store.apply(batch)?;
+
+        self.settle_evicted(&mut states, evicted);
+        if !before.parked.is_empty() {
+            self.parked.remove(&before.parked);
+        }
+        states.set_record(new.directory, directory_record);
+        let attributes = record.attributes();
+        states.set_record(inode, record);
+        inode.set_place(Place::Linked);
+        if let Some(old) = old {
+            names.from.detach(old.name);
+        }
+        names.to_mut().insert(&Bytes::copy_from_slice(new.name));
+        let held = inode.acquire();
+        assert!(held, "IN-2: an inode whose state is locked does not leave the table");
+        Ok(Entry { attributes })
+    }
+}

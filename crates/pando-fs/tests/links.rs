@@ -1,0 +1,270 @@
+//! Files with several links, step by step; the model and the threads meet them in any order.
+
+mod common;
+
+use common::Volume;
+use pando_engine::{KeyRange, Tree};
+use pando_fs::operations::{Attributes, FileType, Operations, ROOT, RenameMode, SetAttributes, XattrMode};
+use pando_fs::schema::{Record, key};
+use pando_fs::{Error, InodeNumber, LINKS_MAX};
+
+fn link(volume: &Volume, inode: InodeNumber, parent: InodeNumber, name: &str) -> Attributes {
+    volume.fs.link(inode, parent, name.as_bytes()).unwrap().attributes
+}
+
+fn attributes(volume: &Volume, inode: InodeNumber) -> Attributes {
+    volume.fs.get_attributes(inode).unwrap()
+}
+
+fn keys(volume: &Volume, tree: Tree, prefix: &[u8]) -> usize {
+    let range = KeyRange::prefix(prefix.to_vec());
+    let limit = pando_engine::ScanLimit { entries: 1000, bytes: 1 << 20 };
+    let engine = volume.fs.engine();
+    let scan = engine.waiting(|| engine.scan(tree, &range, pando_engine::Direction::Forward, limit));
+    scan.unwrap().entries.len()
+}
+
+/// A file of three blocks and a large attribute, linked as `/f` and `/d/g`.
+fn linked_file(volume: &Volume) -> (InodeNumber, InodeNumber) {
+    let directory = volume.directory(ROOT, "d");
+    let file = volume.file(ROOT, "f");
+    volume.write(file, 0, &[7; 10_000]);
+    volume.fs.set_xattr(file, b"user.x", &[1; 1000], XattrMode::Set).unwrap();
+    assert_eq!(link(volume, file, directory, "g").links, 2);
+    (file, directory)
+}
+
+#[test]
+fn all_names_lead_to_one_inode() {
+    let volume = Volume::new();
+    let (file, _) = linked_file(&volume);
+    let (f, g) = (volume.walk("f").unwrap(), volume.walk("d/g").unwrap());
+    assert_eq!((f, g), (file, file));
+    volume.write(g, 10_000, b"more");
+    let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    volume.fs.set_attributes(&volume.caller, f, &set).unwrap();
+    let found = attributes(&volume, g);
+    assert_eq!((found.links, found.size, found.mode), (2, 10_004, 0o600));
+    volume.assert_clean();
+
+    let volume = volume.remount(false);
+    let (f, g) = (volume.walk("f").unwrap(), volume.walk("d/g").unwrap());
+    assert_eq!((f, g, attributes(&volume, g)), (file, file, found));
+    assert_eq!(volume.read(g, 9_999, 10), b"\x07more");
+    assert_eq!(volume.fs.get_xattr(f, b"user.x").unwrap(), vec![1; 1000]);
+    volume.assert_clean();
+}
+
+#[test]
+fn a_file_is_deleted_with_its_last_name() {
+    let volume = Volume::new();
+    let (file, directory) = linked_file(&volume);
+    let before = attributes(&volume, file);
+    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    let after = attributes(&volume, file);
+    assert_eq!(after.links, 1);
+    assert!(after.changed > before.changed && after.modified == before.modified);
+    assert_eq!(volume.walk("f"), Err(Error::NotFound));
+    volume.fs.unlink(&volume.caller, directory, b"g").unwrap();
+    // Still referenced: an orphan, whose data stay where they are.
+    assert_eq!((attributes(&volume, file).links, volume.read(file, 0, 5)), (0, vec![7; 5]));
+    assert_eq!(keys(&volume, Tree::Data, &key::linked_key(file.0)), 4);
+    volume.assert_clean();
+    volume.fs.forget(file, 10);
+    assert_eq!(volume.fs.get_attributes(file), Err(Error::Stale));
+    let report = volume.fs.check().unwrap();
+    assert_eq!((report.files, report.links, report.orphans, report.data_bytes), (0, 0, 0, 0));
+    assert_eq!(keys(&volume, Tree::Data, b""), 0);
+    volume.assert_clean();
+}
+
+#[test]
+fn names_nobody_refers_to_go_one_by_one() {
+    let volume = Volume::new();
+    let (file, _) = linked_file(&volume);
+    let volume = volume.remount(false);
+    let directory = volume.walk("d").unwrap();
+    volume.fs.unlink(&volume.caller, directory, b"g").unwrap();
+    assert_eq!(volume.fs.get_attributes(file), Err(Error::Stale), "no reference stays behind");
+    assert_eq!(volume.fs.check().unwrap().links, 1);
+    volume.assert_clean();
+    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    assert_eq!(keys(&volume, Tree::Data, b""), 0);
+    assert_eq!(volume.fs.check().unwrap().orphans, 0);
+    volume.assert_clean();
+}
+
+#[test]
+fn an_orphan_of_a_crash_that_had_links_is_deleted() {
+    let volume = Volume::new();
+    let (_, directory) = linked_file(&volume);
+    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    volume.fs.unlink(&volume.caller, directory, b"g").unwrap();
+    let volume = volume.after_crash();
+    assert_eq!(keys(&volume, Tree::Data, b""), 0);
+    assert_eq!(volume.fs.check().unwrap().orphans, 0);
+    volume.assert_clean();
+}
+
+#[test]
+fn renames_move_the_name_alone() {
+    let volume = Volume::new();
+    let (file, directory) = linked_file(&volume);
+    let other = volume.file(directory, "other");
+    volume.write(other, 0, &[9; 5000]);
+    // Of two names of one file, none goes.
+    let before = attributes(&volume, file);
+    volume.rename(ROOT, "f", directory, "g").unwrap();
+    assert_eq!(attributes(&volume, file), before);
+    assert_eq!((volume.walk("f"), volume.walk("d/g")), (Ok(file), Ok(file)));
+    // Over another file, and another file over it.
+    volume.rename(ROOT, "f", directory, "other").unwrap();
+    assert_eq!((attributes(&volume, other).links, attributes(&volume, file).links), (0, 2));
+    assert_eq!((volume.walk("d/other"), volume.walk("f")), (Ok(file), Err(Error::NotFound)));
+    volume.assert_clean();
+    let third = volume.file(ROOT, "third");
+    volume.write(third, 0, &[3; 5000]);
+    volume.rename(ROOT, "third", directory, "other").unwrap();
+    assert_eq!((volume.walk("d/other"), attributes(&volume, file).links), (Ok(third), 1));
+    assert_eq!((volume.read(third, 0, 3), volume.read(file, 0, 3)), (vec![3; 3], vec![7; 3]));
+    volume.assert_clean();
+}
+
+#[test]
+fn linked_files_are_exchanged() {
+    let volume = Volume::new();
+    let (file, directory) = linked_file(&volume);
+    let other = volume.file(ROOT, "other");
+    let below = volume.directory(ROOT, "e");
+    let inner = volume.file(below, "inner");
+    link(&volume, inner, below, "inner too");
+    let exchange = |from, name: &str, to, new: &str| {
+        let (name, new) = (name.as_bytes(), new.as_bytes());
+        volume.fs.rename(&volume.caller, from, name, to, new, RenameMode::Exchange).unwrap();
+        volume.assert_clean();
+    };
+    exchange(ROOT, "other", directory, "g");
+    assert_eq!((volume.walk("d/g"), volume.walk("other")), (Ok(other), Ok(file)));
+    link(&volume, other, ROOT, "another");
+    exchange(ROOT, "another", ROOT, "f");
+    assert_eq!((volume.walk("f"), volume.walk("another")), (Ok(other), Ok(file)));
+    exchange(ROOT, "f", ROOT, "e");
+    assert_eq!((volume.walk("e"), volume.walk("f/inner too")), (Ok(other), Ok(inner)));
+}
+
+#[test]
+fn a_directory_takes_its_names_in_the_list_along() {
+    let volume = Volume::new();
+    let (file, directory) = linked_file(&volume);
+    let deeper = volume.directory(directory, "deeper");
+    link(&volume, file, deeper, "h");
+    volume.rename(ROOT, "d", ROOT, "moved").unwrap();
+    volume.assert_clean();
+    let below = key::link_name_key(&key::subtree_prefix(b"\0moved"));
+    assert_eq!(keys(&volume, Tree::Metadata, &below), 2);
+    let volume = volume.remount(false);
+    assert_eq!((volume.walk("moved/deeper/h"), volume.walk("moved/g")), (Ok(file), Ok(file)));
+    assert_eq!(volume.read(file, 0, 3), [7; 3]);
+}
+
+#[test]
+fn every_kind_of_file_but_directories_is_linked() {
+    let volume = Volume::new();
+    let symlink = volume.fs.make_symlink(&volume.caller, ROOT, b"s", b"target").unwrap().attributes.inode;
+    let fifo = volume.fs.make_node(&volume.caller, ROOT, b"p", FileType::Fifo, 0o600, 0).unwrap();
+    link(&volume, symlink, ROOT, "s2");
+    link(&volume, fifo.attributes.inode, ROOT, "p2");
+    assert_eq!(volume.fs.read_link(volume.walk("s2").unwrap()).unwrap(), "target");
+    let directory = volume.directory(ROOT, "d");
+    assert_eq!(volume.fs.link(directory, ROOT, b"d2"), Err(Error::NotPermitted));
+    assert_eq!(volume.fs.link(symlink, ROOT, b"p2"), Err(Error::Exists));
+    assert_eq!(volume.fs.link(symlink, fifo.attributes.inode, b"x"), Err(Error::NotADirectory));
+    assert_eq!(volume.fs.link(symlink, ROOT, &[b'x'; 256]), Err(Error::NameTooLong));
+    volume.assert_clean();
+}
+
+#[test]
+fn a_file_without_a_name_gets_one() {
+    let volume = Volume::new();
+    let temporary = volume.fs.make_temporary(&volume.caller, ROOT, 0o600).unwrap().attributes.inode;
+    volume.write(temporary, 0, &[5; 9000]);
+    assert_eq!(link(&volume, temporary, ROOT, "t").links, 1);
+    volume.assert_clean();
+    // Unlinked under its own name, then given that name again: its data are in the way of nobody but itself.
+    let file = volume.file(ROOT, "f");
+    volume.write(file, 0, &[6; 9000]);
+    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    assert_eq!(link(&volume, file, ROOT, "f").links, 1);
+    volume.fs.unlink(&volume.caller, ROOT, b"t").unwrap();
+    assert_eq!(link(&volume, temporary, ROOT, "u").links, 1);
+    volume.assert_clean();
+    let volume = volume.after_crash();
+    assert_eq!(volume.read(volume.walk("u").unwrap(), 0, 9000), [5; 9000]);
+    assert_eq!(volume.read(volume.walk("f").unwrap(), 0, 9000), [6; 9000]);
+}
+
+#[test]
+fn a_name_under_which_an_orphan_is_parked_becomes_a_link() {
+    let volume = Volume::new();
+    let (file, _) = linked_file(&volume);
+    let orphan = volume.file(ROOT, "o");
+    volume.write(orphan, 0, &[8; 9000]);
+    volume.fs.unlink(&volume.caller, ROOT, b"o").unwrap();
+    link(&volume, file, ROOT, "o");
+    assert_eq!((volume.read(orphan, 0, 3), volume.read(file, 0, 3)), (vec![8; 3], vec![7; 3]));
+    volume.assert_clean();
+}
+
+#[test]
+fn more_links_than_can_be_counted_are_refused() {
+    let volume = Volume::new();
+    let (file, _) = linked_file(&volume);
+    let engine = volume.fs.engine();
+    let own = key::linked_key(file.0);
+    let mut record = Record::decode(&engine.get(Tree::Metadata, &own).unwrap().unwrap()).unwrap();
+    record.links = LINKS_MAX - 1;
+    let mut batch = pando_engine::Batch::new();
+    batch.put(Tree::Metadata, own, record.encode());
+    engine.apply(batch).unwrap();
+    let volume = volume.after_crash();
+    let file = volume.walk("f").unwrap();
+    assert_eq!(link(&volume, file, ROOT, "last").links, LINKS_MAX);
+    assert_eq!(volume.fs.link(file, ROOT, b"one more"), Err(Error::TooManyLinks));
+    assert_eq!(volume.walk("one more"), Err(Error::NotFound));
+}
+
+#[test]
+fn a_sticky_directory_protects_links_of_others() {
+    let volume = Volume::new();
+    let (file, directory) = linked_file(&volume);
+    let set = SetAttributes { mode: Some(0o1777), ..SetAttributes::default() };
+    volume.fs.set_attributes(&volume.caller, directory, &set).unwrap();
+    let other = pando_fs::operations::Caller { uid: 7, gid: 7, pid: 1, umask: 0 };
+    assert_eq!(volume.fs.unlink(&other, directory, b"g"), Err(Error::NotPermitted));
+    assert_eq!(attributes(&volume, file).links, 2);
+}
+
+#[test]
+fn listings_show_the_inode_under_each_name() {
+    let volume = Volume::new();
+    let (file, _) = linked_file(&volume);
+    link(&volume, file, ROOT, "f2");
+    let volume = volume.remount(false);
+    for with_attributes in [false, true] {
+        let handle = volume.fs.open_directory(ROOT).unwrap();
+        let mut found = Vec::new();
+        let mut emit = |entry: &pando_fs::operations::DirectoryEntry| {
+            let links = entry.attributes.map(|attributes| attributes.links);
+            found.push((entry.name.to_vec(), entry.inode, entry.file_type, links));
+            true
+        };
+        volume.fs.read_directory(ROOT, handle, 2, with_attributes, &mut emit).unwrap();
+        volume.fs.close_directory(ROOT, handle);
+        let links = with_attributes.then_some(3);
+        let expected = |name: &str| (name.as_bytes().to_vec(), file, FileType::Regular, links);
+        assert_eq!(found[1..], [expected("f"), expected("f2")]);
+        assert_eq!(volume.fs.get_attributes(file).is_ok(), with_attributes, "a reference an entry");
+        volume.fs.forget(file, 2);
+        assert_eq!(volume.fs.get_attributes(file), Err(Error::Stale));
+    }
+}
