@@ -7,6 +7,7 @@
 pub mod copier;
 pub mod host;
 pub mod inside;
+mod links;
 pub mod tree;
 
 pub use copier::{Copier, CopyOptions, Target, Which};

@@ -130,6 +130,13 @@ impl Files {
         Ok(self.take(entry).0)
     }
 
+    /// Gives a file one more name.
+    pub fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        let entry = self.change(|fs| fs.link(inode, parent, name))?;
+        self.take(entry);
+        Ok(())
+    }
+
     /// Removes a name of anything but a directory.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.change(|fs| fs.unlink(&self.superuser, parent, name))

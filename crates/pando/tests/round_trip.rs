@@ -2,9 +2,10 @@
 
 mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use common::{Random, Sandbox, name, seed, snapshot};
@@ -152,4 +153,71 @@ fn extended_attributes_go_along() {
     let mut value = vec![0; 5000];
     let length = rustix::fs::getxattr(sandbox.path("out"), "user.large", &mut value[..]).unwrap();
     assert_eq!(value[..length], large);
+}
+
+/// The files below a directory, each with all its names; there are no other names.
+fn names_by_inode(root: &Path) -> BTreeSet<Vec<PathBuf>> {
+    let mut by_inode = BTreeMap::<u64, (u64, Vec<PathBuf>)>::new();
+    for (path, _) in snapshot(root) {
+        let metadata = fs::symlink_metadata(root.join(&path)).unwrap();
+        if !metadata.is_dir() {
+            by_inode.entry(metadata.ino()).or_insert((metadata.nlink(), Vec::new())).1.push(path);
+        }
+    }
+    let names = |(links, names): (u64, Vec<PathBuf>)| {
+        assert_eq!(links, names.len() as u64, "{names:?}");
+        names
+    };
+    by_inode.into_values().map(names).collect()
+}
+
+#[test]
+fn hard_links_stay_hard_links() {
+    let sandbox = Sandbox::with_volume();
+    let tree = sandbox.path("tree");
+    fs::create_dir_all(tree.join("d/deeper")).unwrap();
+    fs::write(tree.join("f"), vec![1; 100_000]).unwrap();
+    fs::write(tree.join("single"), "alone").unwrap();
+    fs::hard_link(tree.join("f"), tree.join("d/g")).unwrap();
+    fs::hard_link(tree.join("f"), tree.join("d/deeper/h")).unwrap();
+    symlink("f", tree.join("s")).unwrap();
+    fs::hard_link(tree.join("s"), tree.join("d/s")).unwrap();
+    let (before, names) = (snapshot(&tree), names_by_inode(&tree));
+    assert_eq!(names.len(), 3);
+
+    sandbox.ok(["cp", "-a", "tree", "v.img:/"]);
+    sandbox.check("v.img");
+    assert_eq!(sandbox.json(["check", "--json", "v.img"])["links"], 5);
+    let stat = sandbox.json(["stat", "--json", "v.img:/tree/f", "v.img:/tree/d/deeper/h"]);
+    assert_eq!((&stat[0]["links"], &stat[0]["inode"]), (&stat[1]["links"], &stat[1]["inode"]));
+    assert_eq!(stat[0]["links"], 3);
+    sandbox.ok(["cp", "-a", "v.img:/tree", "v.img:/inside"]);
+    sandbox.ok(["rm", "v.img:/tree/f"]);
+    sandbox.ok(["mv", "v.img:/tree/d", "v.img:/moved"]);
+    sandbox.check("v.img");
+    sandbox.ok(["cp", "-a", "v.img:/inside", "out"]);
+    assert_eq!((snapshot(&sandbox.path("out")), names_by_inode(&sandbox.path("out"))), (before, names));
+    sandbox.ok(["cp", "-a", "v.img:/moved", "moved"]);
+    assert_eq!(names_by_inode(&sandbox.path("moved")).len(), 2);
+
+    // Once more over the copy: the names are there already, and stay links.
+    sandbox.ok(["cp", "-aT", "tree", "v.img:/inside"]);
+    sandbox.ok(["cp", "-r", "tree", "v.img:/separate"]);
+    let links = |path: &str| sandbox.json(["stat", "--json", path])[0]["links"].clone();
+    assert_eq!((links("v.img:/inside/f"), links("v.img:/separate/f")), (3.into(), 1.into()));
+    sandbox.check("v.img");
+}
+
+#[test]
+fn a_copy_that_another_file_overwrites_gets_no_links() {
+    let sandbox = Sandbox::with_volume();
+    for (tree, file) in [("base", "f"), ("over", "f")] {
+        fs::create_dir(sandbox.path(tree)).unwrap();
+        fs::write(sandbox.path(tree).join(file), tree).unwrap();
+    }
+    fs::hard_link(sandbox.path("base/f"), sandbox.path("z")).unwrap();
+    sandbox.ok(["cp", "-a", "base/.", "over/.", "z", "v.img:/"]);
+    assert_eq!(sandbox.ok(["cat", "v.img:/f"]), b"over");
+    assert_eq!(sandbox.ok(["cat", "v.img:/z"]), b"base");
+    sandbox.check("v.img");
 }

@@ -108,6 +108,7 @@ fn print(output: &mut Output, args: &CheckArgs, findings: &Findings) -> Result<(
             "nodes": nodes,
             "directories": names.as_ref().map(|names| names.directories),
             "files": names.as_ref().map(|names| names.files),
+            "links": names.as_ref().map(|names| names.links),
             "orphans": names.as_ref().map(|names| names.orphans),
             "data_bytes": names.as_ref().map(|names| names.data_bytes),
         }));
@@ -116,8 +117,8 @@ fn print(output: &mut Output, args: &CheckArgs, findings: &Findings) -> Result<(
         output.line(problem.clone())?;
     }
     let held = match names {
-        Some(Report { directories, files, orphans, data_bytes, .. }) => format!(
-            "{nodes} nodes, {directories} directories, {files} files, {orphans} orphans, {} of data",
+        Some(Report { directories, files, links, orphans, data_bytes, .. }) => format!(
+            "{nodes} nodes, {directories} directories, {files} files, {links} hard links, {orphans} orphans, {} of data",
             human(*data_bytes)
         ),
         None => format!("{nodes} nodes; the name space cannot be walked to its end"),

@@ -20,7 +20,7 @@ Copies files and trees from this machine into a volume, from a volume to this ma
 or inside a volume; the volumes must not be mounted. No root and no FUSE are needed. What cannot be copied is named, and \
 the copy goes on. Holes in files stay holes. Symbolic links of the target are written through only where they are \
 named on the command line; below, they are replaced. Everything copied is on the device when the command ends. Hard \
-links become separate files.";
+links among what is copied are kept with -a, and become separate files without it.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ pub struct CpArgs {
     /// With a directory as the last one, everything is copied into it under its own name.
     #[arg(required = true, num_args = 1.., value_name = "PATH")]
     paths: Vec<OsString>,
-    /// Copy everything as exactly as possible: the same as -r -P -p and extended attributes.
+    /// Copy everything as exactly as possible: the same as -r -P -p, extended attributes and hard links.
     #[arg(short, long)]
     archive: bool,
     /// Copy directories with everything in them.
@@ -150,6 +150,7 @@ fn options(args: &CpArgs) -> CopyOptions {
         owners: preserve,
         times: preserve,
         xattrs: args.archive,
+        links: args.archive,
         force: args.force,
         no_clobber: args.no_clobber,
         verbose: args.verbose,

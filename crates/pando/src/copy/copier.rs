@@ -4,6 +4,8 @@
 //! a directory that is there already is filled up; a file that is there already is overwritten in place; a symbolic
 //! link below the top is replaced and never followed on the target's side.
 //!
+//! Where links are kept, a file with several names is copied once, and its other names become links to the copy.
+//!
 //! There is no recursion: directories on the way stand in a vector, so depth is bounded by memory, not by the stack.
 
 use std::vec::IntoIter;
@@ -11,6 +13,7 @@ use std::vec::IntoIter;
 use bytes::{Bytes, BytesMut};
 use pando_fs::operations::FileType;
 
+use crate::copy::links::{Copies, Copy};
 use crate::copy::tree::{Directory, Identity, Metadata, OpenFile, Result, Settings};
 use crate::failure::{Cause, Failure, complain};
 use crate::output::{Output, shown};
@@ -48,6 +51,8 @@ pub struct CopyOptions {
     pub times: bool,
     /// Keep extended attributes.
     pub xattrs: bool,
+    /// Make hard links of the copies of hard links.
+    pub links: bool,
     /// Remove a target that cannot be opened, and try again.
     pub force: bool,
     /// Leave files that are there already as they are.
@@ -78,6 +83,7 @@ pub struct Copier<'a> {
     target_path: Vec<u8>,
     /// The target of the whole copy: it is not copied into itself.
     top: Option<Identity>,
+    copies: Copies,
 }
 
 /// A directory on the way: what is still to be copied in it.
@@ -127,7 +133,8 @@ impl<'a> Copier<'a> {
     /// A copier that names what it copies on `output`, if asked to.
     pub fn new(options: CopyOptions, output: &'a mut Output) -> Self {
         let (source_path, target_path) = (Vec::new(), Vec::new());
-        Self { options, output, problems: 0, source_path, target_path, top: None }
+        let copies = Copies::default();
+        Self { options, output, problems: 0, source_path, target_path, top: None, copies }
     }
 
     /// How many things could not be copied so far. Each has been printed.
@@ -215,22 +222,71 @@ impl<'a> Copier<'a> {
         };
         let metadata = source.metadata(name, follow).reading("read")?;
         let from = Source { directory: source, name, follow, metadata };
-        match metadata.file_type {
-            FileType::Directory => self.directory(levels, &from, target, target_name),
-            FileType::Regular => self.file(&from, target, target_name),
+        if metadata.is_directory() {
+            return self.directory(levels, &from, target, target_name);
+        }
+        if let Some(copied) = self.link_to_copy(&from, target, target_name)? {
+            return Ok(copied);
+        }
+        let copied = self.single(&from, target, target_name)?;
+        if matches!(copied, Copied::Done) {
+            self.remember(&from, target, target_name)?;
+        }
+        Ok(copied)
+    }
+
+    /// Anything but a directory, on its own.
+    fn single(
+        &mut self,
+        from: &Source<'_>,
+        target: &dyn Directory,
+        target_name: &[u8],
+    ) -> Result<Copied, Problem> {
+        match from.metadata.file_type {
+            FileType::Regular => self.file(from, target, target_name),
             FileType::Symlink => {
-                let link = source.read_link(name).reading("read link")?;
-                self.small(&from, target, target_name, &|| target.make_symlink(target_name, &link))
+                let link = from.directory.read_link(from.name).reading("read link")?;
+                self.small(from, target, target_name, &|| target.make_symlink(target_name, &link))
             }
             _ if !self.options.recursive => {
                 refuse("copy", true, "it is a special file; copy it with -r or -a")
             }
             special => {
-                let mode = self.mode(&metadata);
-                let make = || target.make_special(target_name, special, mode, metadata.device);
-                self.small(&from, target, target_name, &make)
+                let mode = self.mode(&from.metadata);
+                let make = || target.make_special(target_name, special, mode, from.metadata.device);
+                self.small(from, target, target_name, &make)
             }
         }
+    }
+
+    /// Makes a link if another name of the file was copied before; `None` if not.
+    fn link_to_copy(
+        &mut self,
+        from: &Source<'_>,
+        target: &dyn Directory,
+        name: &[u8],
+    ) -> Result<Option<Copied>, Problem> {
+        let Some(copy) = self.copies.take(from.metadata.identity) else { return Ok(None) };
+        let is_there = target.metadata(name, false).is_ok_and(|existing| existing.identity == copy.identity);
+        let made = if is_there {
+            Ok(true)
+        } else {
+            self.make_or_replace(from, target, name, &|| target.make_link(name, &copy.file))
+        };
+        self.copies.put(from.metadata.identity, copy);
+        Ok(Some(if made? { Copied::Done } else { Copied::LeftOut }))
+    }
+
+    /// Remembers a copy if another name of its source may come.
+    fn remember(&mut self, from: &Source<'_>, target: &dyn Directory, name: &[u8]) -> Result<(), Problem> {
+        // Symbolic links that are followed are more names of the file than it knows of.
+        let names_left = if from.follow { u64::MAX } else { from.metadata.links.saturating_sub(1) };
+        if self.options.links && names_left > 0 {
+            let identity = target.metadata(name, false).making("read")?.identity;
+            let file = target.remember(name).making("read")?;
+            self.copies.put(from.metadata.identity, Copy { file, identity, names_left });
+        }
+        Ok(())
     }
 
     fn directory(
@@ -312,6 +368,7 @@ impl<'a> Copier<'a> {
                 if self.options.no_clobber {
                     return Ok(Copied::LeftOut);
                 }
+                self.copies.forget(existing.identity);
                 self.replace(target, name, &existing, mode)?
             }
             made => made.making("make")?,
@@ -349,14 +406,14 @@ impl<'a> Copier<'a> {
         target.make_file(name, mode).making("make")
     }
 
-    /// A link or special file: made in one step, in place of what was there.
-    fn small(
+    /// Makes in one step what takes the place of anything but a directory. False if what is there stays.
+    fn make_or_replace(
         &mut self,
         from: &Source<'_>,
         target: &dyn Directory,
         name: &[u8],
         make: &dyn Fn() -> Result<()>,
-    ) -> Result<Copied, Problem> {
+    ) -> Result<bool, Problem> {
         match make() {
             Err(cause) if cause.is_exists() => {
                 let existing = target.metadata(name, false).making("read")?;
@@ -364,15 +421,30 @@ impl<'a> Copier<'a> {
                     return refuse("copy", true, "source and target are the same file");
                 }
                 if self.options.no_clobber {
-                    return Ok(Copied::LeftOut);
+                    return Ok(false);
                 }
                 if existing.is_directory() {
                     return refuse("overwrite", false, "it is a directory");
                 }
+                self.copies.forget(existing.identity);
                 target.remove(name).making("remove")?;
                 make().making("make")?;
             }
             made => made.making("make")?,
+        }
+        Ok(true)
+    }
+
+    /// A symbolic link or special file.
+    fn small(
+        &mut self,
+        from: &Source<'_>,
+        target: &dyn Directory,
+        name: &[u8],
+        make: &dyn Fn() -> Result<()>,
+    ) -> Result<Copied, Problem> {
+        if !self.make_or_replace(from, target, name, make)? {
+            return Ok(Copied::LeftOut);
         }
         if self.options.xattrs {
             self.xattrs(from.directory, from.name, from.follow, target, name)?;

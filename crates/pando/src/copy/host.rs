@@ -1,8 +1,9 @@
 //! Directories and files of the host.
 
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use bytes::Bytes;
 use pando_fs::operations::FileType;
@@ -10,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Stat, Timespec, Time
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
-use crate::copy::tree::{Directory, Identity, Metadata, OpenFile, Result, Settings};
+use crate::copy::tree::{Directory, Identity, Metadata, OpenFile, Remembered, Result, Settings};
 use crate::failure::Cause;
 use crate::time::{from_epoch, since_epoch};
 
@@ -24,8 +25,22 @@ const OPEN: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY);
 
 /// A directory of the host.
 pub struct HostDirectory {
-    directory: OwnedFd,
+    directory: Rc<OwnedFd>,
+    way: Rc<Way>,
     names: Option<Dir>,
+}
+
+/// How a directory was reached from one that is open. Symbolic links are never followed on it, so it leads to no other
+/// place, and it may be longer than `PATH_MAX`.
+enum Way {
+    Open(Rc<OwnedFd>),
+    Below(Rc<Way>, Vec<u8>),
+}
+
+/// A file of the host by its name.
+pub struct HostFileName {
+    way: Rc<Way>,
+    name: Vec<u8>,
 }
 
 /// A file of the host.
@@ -36,13 +51,8 @@ pub struct HostFile {
 impl HostDirectory {
     /// Opens a directory by its path.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::open_at(CWD, path.as_os_str().as_encoded_bytes(), true)
-    }
-
-    fn open_at(directory: impl rustix::fd::AsFd, name: &[u8], follow: bool) -> Result<Self> {
-        let link = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
-        let directory = rustix::fs::openat(directory, name, OPEN | OFlags::DIRECTORY | link, Mode::empty())?;
-        Ok(Self { directory, names: None })
+        let directory = Rc::new(open_directory_at(CWD, path.as_os_str().as_encoded_bytes(), true)?);
+        Ok(Self { way: Rc::new(Way::Open(directory.clone())), directory, names: None })
     }
 
     /// A path for calls that take no directory: through the descriptor, so it is short and cannot be led astray.
@@ -54,6 +64,31 @@ impl HostDirectory {
     fn open_file_at(&self, name: &[u8], flags: OFlags, mode: u32) -> Result<Box<dyn OpenFile>> {
         let file = rustix::fs::openat(&self.directory, name, OPEN | flags, Mode::from_raw_mode(mode))?;
         Ok(Box::new(HostFile { file }))
+    }
+}
+
+fn open_directory_at(directory: impl AsFd, name: &[u8], follow: bool) -> Result<OwnedFd> {
+    let link = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+    Ok(rustix::fs::openat(directory, name, OPEN | OFlags::DIRECTORY | link, Mode::empty())?)
+}
+
+impl Way {
+    fn open(&self) -> Result<Rc<OwnedFd>> {
+        let mut names = Vec::new();
+        let mut way = self;
+        let mut at = loop {
+            match way {
+                Way::Open(directory) => break directory.clone(),
+                Way::Below(above, name) => {
+                    names.push(name);
+                    way = above;
+                }
+            }
+        };
+        for name in names.into_iter().rev() {
+            at = Rc::new(open_directory_at(&at, name, false)?);
+        }
+        Ok(at)
     }
 }
 
@@ -80,7 +115,11 @@ impl Directory for HostDirectory {
     }
 
     fn open_directory(&self, name: &[u8], follow: bool) -> Result<Box<dyn Directory>> {
-        Ok(Box::new(Self::open_at(&self.directory, name, follow)?))
+        let directory = Rc::new(open_directory_at(&self.directory, name, follow)?);
+        // A link that was followed may lead anywhere.
+        let way =
+            if follow { Way::Open(directory.clone()) } else { Way::Below(self.way.clone(), name.to_vec()) };
+        Ok(Box::new(Self { directory, way: Rc::new(way), names: None }))
     }
 
     fn open_file(&self, name: &[u8], follow: bool) -> Result<Box<dyn OpenFile>> {
@@ -115,6 +154,19 @@ impl Directory for HostDirectory {
             }
         };
         Ok(rustix::fs::mknodat(&self.directory, name, kind, Mode::from_raw_mode(mode), device)?)
+    }
+
+    fn remember(&self, name: &[u8]) -> Result<Remembered> {
+        Ok(Remembered::Host(HostFileName { way: self.way.clone(), name: name.to_vec() }))
+    }
+
+    fn make_link(&self, name: &[u8], to: &Remembered) -> Result<()> {
+        match to {
+            Remembered::Host(HostFileName { way, name: old }) => {
+                Ok(rustix::fs::linkat(way.open()?, old, &self.directory, name, AtFlags::empty())?)
+            }
+            Remembered::Inside(_) => Err(Cause::Refused("a link cannot lead into a volume")),
+        }
     }
 
     fn read_link(&self, name: &[u8]) -> Result<Vec<u8>> {
@@ -279,6 +331,7 @@ fn metadata(stat: &Stat) -> Metadata {
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
+        links: stat.st_nlink,
         size: stat.st_size as u64,
         device: stat.st_rdev,
         accessed: from_epoch(stat.st_atime, stat.st_atime_nsec as u32),

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use pando_fs::operations::{Attributes, FileType, Seek, SetAttributes, SetTime};
 use pando_fs::{Error, InodeNumber};
 
-use crate::copy::tree::{Directory, Identity, Metadata, OpenFile, Result, Settings};
+use crate::copy::tree::{Directory, Identity, Metadata, OpenFile, Remembered, Result, Settings};
+use crate::failure::Cause;
 use crate::files::{Files, Inode, Listing};
 use crate::path::{LastLink, find};
 
@@ -141,6 +142,17 @@ impl Directory for InsideDirectory {
         Ok(())
     }
 
+    fn remember(&self, name: &[u8]) -> Result<Remembered> {
+        Ok(Remembered::Inside(self.lookup(name, false)?.0))
+    }
+
+    fn make_link(&self, name: &[u8], to: &Remembered) -> Result<()> {
+        match to {
+            Remembered::Inside(inode) => Ok(self.files.link(inode.number(), self.inode.number(), name)?),
+            Remembered::Host(_) => Err(Cause::Refused("a link cannot lead out of the volume")),
+        }
+    }
+
     fn read_link(&self, name: &[u8]) -> Result<Vec<u8>> {
         self.with(name, |inode| Ok(self.files.read_link(inode)?.to_vec()))
     }
@@ -231,6 +243,7 @@ fn metadata(volume: u64, attributes: &Attributes) -> Metadata {
         mode: attributes.mode,
         uid: attributes.uid,
         gid: attributes.gid,
+        links: attributes.links.into(),
         size: attributes.size,
         device: attributes.device,
         accessed: attributes.accessed,

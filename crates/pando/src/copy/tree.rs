@@ -9,7 +9,9 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use pando_fs::operations::FileType;
 
+use crate::copy::host::HostFileName;
 use crate::failure::Cause;
+use crate::files::Inode;
 
 /// Results of one step on one file.
 pub type Result<T, E = Cause> = std::result::Result<T, E>;
@@ -36,6 +38,8 @@ pub struct Metadata {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Names.
+    pub links: u64,
     /// Bytes.
     pub size: u64,
     /// Major and minor number of a device node, as `makedev` packs them.
@@ -69,6 +73,14 @@ pub struct Settings {
     pub times: Option<(SystemTime, SystemTime)>,
 }
 
+/// A file that links can be made to, however many other files are remembered: it keeps no descriptor open.
+pub enum Remembered {
+    /// By the way to it on the host.
+    Host(HostFileName),
+    /// By a reference in a volume.
+    Inside(Inode),
+}
+
 /// An open directory. The name `.` stands for the directory itself in `metadata`, `open_directory` and `apply`.
 pub trait Directory {
     /// What a name is; a symbolic link itself unless `follow`.
@@ -89,6 +101,10 @@ pub trait Directory {
     fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<()>;
     /// Makes a device node, fifo or socket.
     fn make_special(&self, name: &[u8], file_type: FileType, mode: u32, device: u64) -> Result<()>;
+    /// Remembers what a name is, to make links to it.
+    fn remember(&self, name: &[u8]) -> Result<Remembered>;
+    /// Makes a hard link to a file of the same system.
+    fn make_link(&self, name: &[u8], to: &Remembered) -> Result<()>;
     /// The target of a symbolic link.
     fn read_link(&self, name: &[u8]) -> Result<Vec<u8>>;
     /// Removes anything but a directory.
