@@ -65,9 +65,10 @@ impl Volume {
             position += part.length();
         }
         let length = position;
-        let Some(extents) = self.allocator.allocate(length as u64, &borders) else {
-            return Err(Error::NoSpace);
-        };
+        let extents = self.allocator.allocate(length as u64, &borders);
+        // A long message buffer is one part, and on a full volume longer than every run of free space.
+        let extents = extents.or_else(|| self.allocator.allocate_scattered(length as u64));
+        let Some(extents) = extents else { return Err(Error::NoSpace) };
         let encoded = header.encode();
         let header_checksum = stored_checksum(&encoded);
         let mut pieces = vec![Bytes::from(encoded)];

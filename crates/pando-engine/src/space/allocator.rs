@@ -7,7 +7,8 @@
 //! Placement. Large requests go next-fit, so that nodes written one after the other lie one behind the other;
 //! when the neighbourhood has no room, the shortest extent that is long enough serves. Small requests go
 //! there at once, and so fill the gaps that large nodes of odd lengths leave. Where nothing is long enough, a
-//! node is cut at the borders of its parts, the longest extents first, so that a part is still one read.
+//! node is cut at the borders of its parts, the longest extents first, so that a part is still one read. A part that is
+//! itself too long for every gap is cut, too: a full volume must still be able to write what it has taken.
 //!
 //! Lock order: the mutex here is a leaf; nothing is locked and no I/O is done under it.
 
@@ -142,8 +143,14 @@ impl Allocator {
         }
         match state.take(bytes) {
             Some(extent) => Some(vec![extent]),
-            None => state.take_pieces(bytes, borders),
+            None => state.take_pieces(bytes, Some(borders)),
         }
+    }
+
+    /// As [`Allocator::allocate`], but cut at any block: when [`Allocator::allocate`] has found nothing because a part is
+    /// longer than every run of free space.
+    pub fn allocate_scattered(&self, bytes: u64) -> Option<Vec<Extent>> {
+        self.state.lock().take_pieces(bytes.next_multiple_of(UNIT), None)
     }
 
     /// Returns an extent to which nothing was written since it was allocated, or whose contents nothing
@@ -244,7 +251,7 @@ impl State {
         Some(extent)
     }
 
-    fn take_pieces(&mut self, bytes: u64, borders: &[u64]) -> Option<Vec<Extent>> {
+    fn take_pieces(&mut self, bytes: u64, borders: Option<&[u64]>) -> Option<Vec<Extent>> {
         let mut pieces: Vec<Extent> = Vec::new();
         let mut start = 0;
         while start < bytes {
@@ -263,15 +270,17 @@ impl State {
     }
 
     /// A place for the rest of a node from `start` on, or for as much of it as the longest free extent holds.
-    fn take_piece(&mut self, start: u64, bytes: u64, borders: &[u64]) -> Option<Extent> {
+    fn take_piece(&mut self, start: u64, bytes: u64, borders: Option<&[u64]>) -> Option<Extent> {
         let rest = bytes - start;
         let from = self.free.best_fit(rest).or_else(|| self.free.longest())?;
-        let length = if from.length >= rest {
-            rest
-        } else {
-            let fitting = borders.partition_point(|&border| border <= start + from.length);
-            let border = *borders[..fitting].last()?;
-            border.checked_sub(start).filter(|&length| length > 0)?
+        let length = match borders {
+            _ if from.length >= rest => rest,
+            None => from.length,
+            Some(borders) => {
+                let fitting = borders.partition_point(|&border| border <= start + from.length);
+                let border = *borders[..fitting].last()?;
+                border.checked_sub(start).filter(|&length| length > 0)?
+            }
         };
         Some(self.remove(from.offset, length))
     }
