@@ -96,7 +96,8 @@ impl FileSystem {
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>> {
         let read_only = options.read_only;
-        let engine = Arc::new(Engine::open(device, options)?);
+        // With the engine's own words, also where it can only be read.
+        let engine = Arc::new(Engine::open(device, options).map_err(Error::Engine)?);
         Self::on_engine(engine, read_only, clock)
     }
 
@@ -142,7 +143,7 @@ impl FileSystem {
             self.store.engine().make_room()?;
             self.reclaim_all_orphans();
         }
-        Ok(self.store.engine().close()?)
+        self.store.engine().close().map_err(Error::Engine)
     }
 
     /// The engine below.
