@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pando_device::Device;
+use pando_device::{BLOCK_SIZE, Device};
 use pando_format::Superblock;
 use parking_lot::Mutex;
 
@@ -137,11 +137,11 @@ impl Engine {
         let counters = self.volume.allocator.counters();
         let pending = self.volume.cache.dirty_bytes().min(counters.free);
         let free = counters.free + counters.deferred - pending;
-        Space {
-            capacity: counters.capacity,
-            free,
-            available: free.saturating_sub(self.volume.space_reserve()),
-        }
+        let available = free.saturating_sub(self.volume.space_reserve());
+        // Each basement node needs a block for its keys beside those of a file.
+        let basement_bytes = self.volume.shape.basement_bytes as u64;
+        let keys = available / (basement_bytes / BLOCK_SIZE as u64 + 1);
+        Space { capacity: counters.capacity, free, available: available - keys }
     }
 
     /// Counters since the volume was opened.
@@ -188,6 +188,6 @@ pub struct Space {
     pub capacity: u64,
     /// Not used by the present state.
     pub free: u64,
-    /// What a user can still write: free less the reserve.
+    /// What a user can still write into a large file: free less the reserve and what the keys take.
     pub available: u64,
 }

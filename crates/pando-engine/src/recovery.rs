@@ -89,10 +89,9 @@ fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock> {
         return Err(Error::Invalid { what: format!("a label has at most {LABEL_LENGTH_MAX} bytes") });
     }
     // Small volumes get small nodes, so that the reserve for copy on write stays a small part of them.
-    let node_bytes = options
-        .node_bytes
-        .unwrap_or_else(|| ((capacity / 256).next_power_of_two() / 2).clamp(64 << 10, 4 << 20) as u32);
-    let basement_bytes = options.basement_bytes.unwrap_or((node_bytes / 32).max(16 << 10));
+    let node_bytes = options.node_bytes.unwrap_or(1 << (capacity / 256).ilog2().clamp(18, 22));
+    // A basement node of whole blocks has one more for its keys: short ones would waste much of a small volume.
+    let basement_bytes = options.basement_bytes.unwrap_or((node_bytes / 4).min(128 << 10));
     let fanout = options.fanout.unwrap_or(16);
     if node_bytes < 4096 || basement_bytes > node_bytes / 2 || basement_bytes < 256 || fanout < 4 {
         let what =

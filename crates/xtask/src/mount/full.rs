@@ -17,7 +17,7 @@ const BLOCK: usize = 4096;
 const CHUNK: usize = 128 << 10;
 const FILES_PER_DIRECTORY: u64 = 500;
 /// A volume that refuses before this share of what statfs promised has told a lie.
-const PROMISE_PERCENT: u64 = 70;
+const PROMISE_PERCENT: u64 = 85;
 /// Two checkpoints after everything was deleted.
 const BACK_PERCENT: u64 = 95;
 
@@ -39,9 +39,9 @@ pub fn small_files_64m(context: &Context) -> Outcome {
     cycle(context, 64 * MIB, &mut SmallFiles { bytes_max: 4 << 10, sizes: Vec::new() })
 }
 
-/// One large file on a volume of ordinary size.
+/// One large file on a volume whose nodes have their full size.
 pub fn large_file(context: &Context) -> Outcome {
-    cycle(context, 512 * MIB, &mut LargeFile { bytes: 0 })
+    cycle(context, 1024 * MIB, &mut LargeFile { bytes: 0 })
 }
 
 /// One large file on the smallest volume.
