@@ -8,6 +8,7 @@ mod full;
 mod git;
 mod install;
 mod kill;
+mod links;
 mod linux;
 mod memory;
 mod pattern;
@@ -92,6 +93,7 @@ const fn test(
 const TESTS: &[Test] = &[
     test("install", 60, &["make", "bash", "findmnt"], install::run),
     test("pjdfstest", 120, &["pjdfstest"], pjdfstest::run),
+    test("hard-links", 60, &["tar", "rsync", "diff", "awk"], links::run),
     test("fsx", 240, &["fsx"], fsx::without_mmap),
     test("fsx-mmap", 240, &["fsx"], fsx::with_mmap),
     test("git", 180, &["git"], git::run),
