@@ -1,14 +1,14 @@
 //! The witness of the kill test: a writer whose operations follow from their number, so that any state a crash leaves
 //! can be compared with the prefixes of what it did. It says which steps it has fsynced.
 //!
-//! Each step appends to a log, writes a new file, renames it, overwrites eight bytes in a table and deletes an older
-//! file. All of these are single operations of the file system, made one after the other by one thread, so what a
+//! Each step appends to a log, writes a new file, renames it, overwrites eight bytes in a table, gives the file a second
+//! name and deletes both names of an older file. All of these are single operations of the file system, made one after the other by one thread, so what a
 //! crash leaves must be the state between two of them (the promise of the README).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -20,8 +20,8 @@ use super::{Failure, Outcome};
 const KEPT: u64 = 40;
 const TABLE_SLOTS: u64 = 2048;
 const RECORD_BYTES: u64 = 16;
-/// Operations of a step: append, create, write, rename, overwrite, unlink.
-const OPERATIONS: u64 = 6;
+/// Operations of a step: append, create, write, rename, overwrite, link, unlink, unlink.
+const OPERATIONS: u64 = 8;
 
 fn record(step: u64) -> String {
     format!("{step:015}\n")
@@ -70,8 +70,11 @@ fn steps(directory: &Path) -> std::io::Result<std::convert::Infallible> {
         file.write_all(&contents(step))?;
         fs::rename(&new, directory.join(format!("done.{step}")))?;
         table.write_all_at(&step.to_le_bytes(), slot(step) * 8)?;
+        fs::hard_link(directory.join(format!("done.{step}")), directory.join(format!("link.{step}")))?;
         if step >= KEPT {
-            fs::remove_file(directory.join(format!("done.{}", step - KEPT)))?;
+            for name in ["done", "link"] {
+                fs::remove_file(directory.join(format!("{name}.{}", step - KEPT)))?;
+            }
         }
         if syncs_after(step) {
             // Any of the files will do: what is durable is a prefix of all operations.
@@ -86,13 +89,20 @@ fn steps(directory: &Path) -> std::io::Result<std::convert::Infallible> {
     }
 }
 
+/// A file of the witness, as one of its names shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Contents {
+    /// Which step's contents it has; None while it is empty.
+    step: Option<u64>,
+    links: u64,
+}
+
 /// What the directory of the witness holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     records: u64,
     table: Vec<u64>,
-    /// Which step's contents a file has; None while it is empty.
-    files: BTreeMap<String, Option<u64>>,
+    files: BTreeMap<String, Contents>,
 }
 
 impl State {
@@ -104,7 +114,8 @@ impl State {
             state.table[slot(step) as usize] = step;
         }
         for kept in step.saturating_sub(KEPT)..step {
-            state.files.insert(format!("done.{kept}"), Some(kept));
+            state.put(format!("done.{kept}"), Some(kept), 2);
+            state.put(format!("link.{kept}"), Some(kept), 2);
         }
         state.records = step;
         (0..operations).for_each(|operation| state.apply(step, operation));
@@ -112,19 +123,32 @@ impl State {
     }
 
     fn apply(&mut self, step: u64, operation: u64) {
-        let new = format!("new.{step}");
-        match operation {
-            0 => self.records += 1,
-            1 => drop(self.files.insert(new, None)),
-            2 => drop(self.files.insert(new, Some(step))),
-            3 => {
-                self.files.remove(&new);
-                self.files.insert(format!("done.{step}"), Some(step));
+        let name = |kind: &str, step| format!("{kind}.{step}");
+        let old = step.checked_sub(KEPT);
+        match (operation, old) {
+            (0, _) => self.records += 1,
+            (1, _) => self.put(name("new", step), None, 1),
+            (2, _) => self.put(name("new", step), Some(step), 1),
+            (3, _) => {
+                self.files.remove(&name("new", step));
+                self.put(name("done", step), Some(step), 1);
             }
-            4 => self.table[slot(step) as usize] = step,
-            _ if step >= KEPT => drop(self.files.remove(&format!("done.{}", step - KEPT))),
-            _ => {}
+            (4, _) => self.table[slot(step) as usize] = step,
+            (5, _) => {
+                self.put(name("done", step), Some(step), 2);
+                self.put(name("link", step), Some(step), 2);
+            }
+            (6, Some(old)) => {
+                self.files.remove(&name("done", old));
+                self.put(name("link", old), Some(old), 1);
+            }
+            (_, Some(old)) => drop(self.files.remove(&name("link", old))),
+            (_, None) => {}
         }
+    }
+
+    fn put(&mut self, name: String, step: Option<u64>, links: u64) {
+        self.files.insert(name, Contents { step, links });
     }
 
     /// Reads what is there; contents that no step has written are a failure at once.
@@ -141,7 +165,10 @@ impl State {
                     state.table =
                         slots.map(|slot| u64::from_le_bytes(slot.try_into().expect("8 bytes"))).collect();
                 }
-                _ => drop(state.files.insert(name.clone(), State::read_file(&path, &name, &bytes)?)),
+                _ => {
+                    let links = at("cannot stat", &path, fs::metadata(&path))?.nlink();
+                    state.put(name.clone(), State::read_file(&path, &name, &bytes)?, links);
+                }
             }
         }
         Ok(state)
