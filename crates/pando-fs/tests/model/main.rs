@@ -5,6 +5,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod crash;
+mod picture;
 mod run;
 mod step;
 
@@ -77,4 +79,25 @@ fn operations_on_linked_files_agree_with_the_model() {
 #[test]
 fn file_operations_agree_with_the_model() {
     check_seeds(Mix::Data, 300, 60);
+}
+
+#[test]
+fn a_crash_at_any_moment_leaves_what_the_model_had() {
+    let mut report = crash::Report::default();
+    for seed in pando_sim::seeds(6) {
+        crash::cut_power(seed, 150, &mut report).unwrap_or_else(|what| panic!("PANDO_SEED={seed}: {what}"));
+    }
+    println!("{report:?}");
+    assert!(report.beside_links >= 100 && report.with_links >= 100);
+}
+
+#[test]
+fn an_io_that_fails_loses_nothing_that_was_synced() {
+    let mut report = crash::Report::default();
+    for seed in pando_sim::seeds(2) {
+        crash::fail_each_io(seed, 150, &mut report)
+            .unwrap_or_else(|what| panic!("PANDO_SEED={seed}: {what}"));
+    }
+    println!("{report:?}");
+    assert!(report.beside_links >= 100 && report.with_links >= 100);
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use pando_device::MemoryDevice;
 use pando_device::simulated::Random;
+use pando_device::{Device, MemoryDevice};
 use pando_fs::clock::Clock;
 use pando_fs::operations::{
     Attributes, Caller, DirectoryEntry, FileType, Operations, ROOT, Seek, SetAttributes, SetTime, waiting,
@@ -18,7 +18,7 @@ use pando_sim::model::posix::{self, Content, Id, Posix};
 use crate::step::Step;
 
 /// A clock that the run sets.
-struct SetClock(AtomicU64);
+pub struct SetClock(AtomicU64);
 
 impl Clock for SetClock {
     fn now(&self) -> SystemTime {
@@ -73,20 +73,41 @@ fn xattr_name(number: u64) -> &'static [u8] {
 }
 
 impl Run {
+    /// An empty file system in memory.
     pub fn new(seed: u64) -> Self {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
         let clock = Arc::new(SetClock(AtomicU64::new(1)));
-        let device = Arc::new(MemoryDevice::new(256 << 20));
         FileSystem::format_with_clock(device.clone(), &crate::common::small_nodes(), &*clock).unwrap();
+        Self::open(device, clock, seed).unwrap()
+    }
+
+    /// Makes a volume with yet smaller nodes; gives the clock for its run.
+    pub fn format(device: &Arc<pando_device::SimulatedDevice>) -> Result<Arc<SetClock>> {
+        let clock = Arc::new(SetClock(AtomicU64::new(1)));
+        FileSystem::format_with_clock(device.clone(), &pando_sim::runner::format_options(), &*clock)?;
+        Ok(clock)
+    }
+
+    /// A file system that was just made.
+    pub fn open(device: Arc<dyn Device>, clock: Arc<SetClock>, seed: u64) -> Result<Self> {
         // A cache so small that most of the tree is not in it.
         let options = Options {
             cache_bytes: 512 << 10,
             background: pando_engine::Background::Manual,
             ..Options::default()
         };
-        let fs = FileSystem::open_with_clock(device, options, clock.clone()).unwrap();
+        let fs = FileSystem::open_with_clock(device, options, clock.clone())?;
         interrupt_at_random(&fs, seed);
         let model = Posix::new(clock.now());
-        Self { fs, clock, model, handles: vec![(ROOT, posix::ROOT)], seed }
+        Ok(Self { fs, clock, model, handles: vec![(ROOT, posix::ROOT)], seed })
+    }
+
+    pub fn model(&self) -> &Posix {
+        &self.model
+    }
+
+    pub fn fs(&self) -> &FileSystem {
+        &self.fs
     }
 
     fn slot(&self, slot: u64) -> (InodeNumber, Id) {

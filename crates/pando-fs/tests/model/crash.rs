@@ -1,0 +1,183 @@
+//! Power cuts, and I/Os that fail, while the file system works beside the model. The promises checked:
+//!
+//! * What is found afterwards is the model's tree after some step: no earlier than the last sync that returned, no later
+//!   than the step under way. Link counts are part of it.
+//! * The name space is sound, and nothing without a name is left.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use pando_device::SimulatedDevice;
+use pando_device::simulated::{CrashPoint, Event, Fault, Image, Random};
+use pando_fs::FileSystem;
+use pando_fs::operations::Operations;
+
+use crate::picture::{self, Picture};
+use crate::run::Run;
+use crate::step::{Mix, Step, sequence};
+
+/// States between "all kept" and "all lost" that are tried at each moment.
+const SUBSETS: usize = 3;
+
+/// What happens after one step of so many.
+const SYNC_EVERY: u64 = 3;
+const CHECKPOINT_EVERY: u64 = 16;
+
+/// What was looked at.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub states: usize,
+    /// States in which the last step that was kept, or the first that was lost, made a link.
+    pub beside_links: usize,
+    /// States found that have names of linked files.
+    pub with_links: usize,
+}
+
+/// How far things were when a step had returned.
+struct Mark {
+    /// Length of the trace.
+    trace: usize,
+    /// The last of the marks known to be durable.
+    durable: usize,
+    is_link: bool,
+    picture: Picture,
+}
+
+/// A run up to its first failure.
+struct Recording {
+    base: Image,
+    device: Arc<SimulatedDevice>,
+    marks: Vec<Mark>,
+}
+
+impl Recording {
+    fn make(seed: u64, steps: &[Step], fault: Fault) -> Result<Self, String> {
+        let device = Arc::new(SimulatedDevice::new(pando_sim::runner::CAPACITY));
+        let start = Run::format(&device).map_err(|error| error.to_string())?;
+        let base = device.image();
+        let device = Arc::new(SimulatedDevice::from_image(base.clone()));
+        device.set_fault(fault);
+        let mark = |device: &SimulatedDevice, durable, is_link, picture| Mark {
+            trace: device.trace_length(),
+            durable,
+            is_link,
+            picture,
+        };
+        let mut recording = Self { base, device: device.clone(), marks: Vec::new() };
+        let mut run = match Run::open(device.clone(), start, seed) {
+            Ok(run) => run,
+            Err(_) if !device.failed().is_empty() => return Ok(recording),
+            Err(error) => return Err(format!("open: {error}")),
+        };
+        recording.marks.push(mark(&device, 0, false, picture::of_model(run.model())));
+        let mut random = Random::new(seed);
+        for step in steps {
+            let done = run.step(step);
+            let (syncs, checkpoints) = (random.chance(1, SYNC_EVERY), random.chance(1, CHECKPOINT_EVERY));
+            if !device.failed().is_empty() {
+                // What had returned before still holds; of the rest no more is asked than that it is no panic.
+                break;
+            }
+            done.map_err(|what| format!("{step:?}: {what}"))?;
+            let last = recording.marks.len();
+            let durable = recording.marks[last - 1].durable;
+            let is_link = matches!(step, Step::Link { .. });
+            recording.marks.push(mark(&device, durable, is_link, picture::of_model(run.model())));
+            let synced = match (checkpoints, syncs) {
+                (true, _) => run.fs().engine().checkpoint().is_ok(),
+                (false, true) => run.fs().sync().is_ok(),
+                (false, false) => continue,
+            };
+            match synced {
+                true => {
+                    let picture = recording.marks[last].picture.clone();
+                    recording.marks.push(mark(&device, last, false, picture));
+                }
+                false if !device.failed().is_empty() => break,
+                false => return Err("a sync failed and no I/O did".to_owned()),
+            }
+        }
+        Ok(recording)
+    }
+
+    /// The marks that may be found after a crash behind the first `prefix` events.
+    fn allowed(&self, prefix: usize) -> std::ops::RangeInclusive<usize> {
+        let returned = self.marks.partition_point(|mark| mark.trace <= prefix);
+        let durable = returned.checked_sub(1).map_or(0, |last| self.marks[last].durable);
+        let running = self.marks.partition_point(|mark| mark.trace < prefix);
+        durable..=running.max(returned.saturating_sub(1)).min(self.marks.len() - 1)
+    }
+
+    fn check(&self, image: Image, prefix: usize, report: &mut Report) -> Result<(), String> {
+        let device = Arc::new(SimulatedDevice::from_image(image));
+        let fs = FileSystem::open(device, pando_sim::runner::options())
+            .map_err(|error| format!("open: {error}"))?;
+        let found = picture::of_file_system(&fs).map_err(|error| format!("walk: {error}"))?;
+        let allowed = self.allowed(prefix);
+        let kept = allowed.clone().rev().find(|number| self.marks[*number].picture == found);
+        let Some(kept) = kept else {
+            let others: Vec<_> =
+                (0..self.marks.len()).filter(|number| self.marks[*number].picture == found).collect();
+            return Err(format!("the state after steps {others:?}, not one of {allowed:?}:\n{found:#?}"));
+        };
+        let checked = fs.check().map_err(|error| format!("check: {error}"))?;
+        if !checked.problems.is_empty() || checked.orphans > 0 {
+            return Err(format!("{} orphans, {:#?}", checked.orphans, checked.problems));
+        }
+        report.states += 1;
+        let neighbours = &self.marks[kept..self.marks.len().min(kept + 2)];
+        report.beside_links += usize::from(neighbours.iter().any(|mark| mark.is_link));
+        report.with_links += usize::from(checked.links > 0);
+        Ok(())
+    }
+}
+
+fn steps(seed: u64, length: usize) -> Vec<Step> {
+    let mut steps = sequence(seed, Mix::Links, length);
+    // These look, or are a crash themselves.
+    steps.retain(|step| !matches!(step, Step::Compare | Step::Crash | Step::List { .. } | Step::Seek { .. }));
+    steps
+}
+
+/// Cuts the power at every moment of a run.
+pub fn cut_power(seed: u64, length: usize, report: &mut Report) -> Result<(), String> {
+    let recording = Recording::make(seed, &steps(seed, length), Fault::None)?;
+    let trace = recording.device.trace();
+    let mut random = Random::new(seed);
+    let mut point = CrashPoint::start(recording.base.clone());
+    let mut seen = HashSet::new();
+    for prefix in 0..=trace.len() {
+        if let Some(event) = prefix.checked_sub(1).map(|last| &trace[last]) {
+            point.push(event);
+            if *event == Event::Flush {
+                seen.clear();
+            }
+        }
+        for choice in point.subsets(random.bits()).into_iter().take(2 + SUBSETS) {
+            if seen.insert(choice.clone()) {
+                let checked = recording.check(point.image(&choice), prefix, report);
+                checked.map_err(|what| format!("crash after I/O {prefix}; {choice}: {what}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lets each I/O of a run fail in turn, and opens what is on the device then: with and without what was not flushed.
+pub fn fail_each_io(seed: u64, length: usize, report: &mut Report) -> Result<(), String> {
+    let steps = steps(seed, length);
+    let ios = Recording::make(seed, &steps, Fault::None)?.device.io_count();
+    for number in 0..ios {
+        let recording = Recording::make(seed, &steps, Fault::At(number))?;
+        if recording.marks.is_empty() {
+            continue;
+        }
+        let trace = recording.device.trace();
+        let point = CrashPoint::after(recording.base.clone(), &trace, trace.len());
+        for image in [recording.device.image(), point.image(&pando_device::simulated::Choice::none())] {
+            let checked = recording.check(image, trace.len(), report);
+            checked.map_err(|what| format!("I/O {number} failed: {what}"))?;
+        }
+    }
+    Ok(())
+}
