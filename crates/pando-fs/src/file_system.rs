@@ -158,6 +158,12 @@ impl FileSystem {
         self.store.interrupt(Box::new(interrupt));
     }
 
+    /// For tests: calls `observe` behind each record, with the operation's locks held. Only the first call counts.
+    #[doc(hidden)]
+    pub fn observe_records(&self, observe: impl Fn() + Send + Sync + 'static) {
+        self.store.observe(Box::new(observe));
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now().into()
     }

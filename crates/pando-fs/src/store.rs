@@ -1,7 +1,8 @@
 //! The engine as this layer uses it: every query and every batch goes through here.
 //!
 //! Invariant: an operation reads all it needs before it applies its one batch, so a query that fails has changed
-//! nothing and the operation may be made again. Tests prove it by interrupting queries (`interrupt`).
+//! nothing and the operation may be made again. Tests prove it by interrupting queries (`interrupt`), and that the batch
+//! is one by crashes between records (`observe`).
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,15 +15,19 @@ use crate::{Error, Result};
 /// Answers true to make the query under way fail with [`Error::Busy`].
 pub(crate) type Interrupt = Box<dyn Fn() -> bool + Send + Sync>;
 
+/// Called behind each record.
+pub(crate) type Observe = Box<dyn Fn() + Send + Sync>;
+
 /// Access to the engine.
 pub(crate) struct Store {
     engine: Arc<Engine>,
     interrupt: OnceLock<Interrupt>,
+    observe: OnceLock<Observe>,
 }
 
 impl Store {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, interrupt: OnceLock::new() }
+        Self { engine, interrupt: OnceLock::new(), observe: OnceLock::new() }
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -32,6 +37,11 @@ impl Store {
     /// From now on asks `interrupt` before each query. Only the first call counts.
     pub(crate) fn interrupt(&self, interrupt: Interrupt) {
         let _ = self.interrupt.set(interrupt);
+    }
+
+    /// From now on calls `observe` behind each record. Only the first call counts.
+    pub(crate) fn observe(&self, observe: Observe) {
+        let _ = self.observe.set(observe);
     }
 
     fn may_query(&self) -> Result<()> {
@@ -61,6 +71,9 @@ impl Store {
     pub(crate) fn apply(&self, batch: Batch) -> Result<()> {
         if !batch.is_empty() {
             self.engine.apply(batch)?;
+            if let Some(observe) = self.observe.get() {
+                observe();
+            }
         }
         Ok(())
     }

@@ -92,3 +92,28 @@ impl Drop for InodeTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::NameBudget;
+    use crate::operations::FileType;
+    use crate::schema::{Record, Timestamp};
+
+    fn inode(number: u64) -> Arc<Inode> {
+        let record = Record::new(FileType::Regular, number, Timestamp::default());
+        Inode::detached(record, Place::Linked, &Arc::new(NameBudget::new(0)), false)
+    }
+
+    #[test]
+    fn an_inode_that_came_and_went_is_not_put_in_with_what_was_read_before() {
+        let table = InodeTable::new();
+        let absence = table.get_or_absence(InodeNumber(5)).err().unwrap();
+        assert!(table.insert_since(absence, &inode(5)));
+        assert!(!table.insert_since(absence, &inode(5)), "it is there");
+        table.remove(InodeNumber(5));
+        assert!(!table.insert_since(absence, &inode(5)), "its record may have changed since");
+        let absence = table.get_or_absence(InodeNumber(5)).err().unwrap();
+        assert!(table.insert_since(absence, &inode(5)));
+    }
+}

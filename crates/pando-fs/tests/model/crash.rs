@@ -3,9 +3,12 @@
 //! * What is found afterwards is the model's tree after some step: no earlier than the last sync that returned, no later
 //!   than the step under way. Link counts are part of it.
 //! * The name space is sound, and nothing without a name is left.
+//!
+//! The log is written out behind every other record, so that a step that is not one record is caught between them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pando_device::SimulatedDevice;
 use pando_device::simulated::{CrashPoint, Event, Fault, Image, Random};
@@ -70,19 +73,25 @@ impl Recording {
             Err(error) => return Err(format!("open: {error}")),
         };
         recording.marks.push(mark(&device, 0, false, picture::of_model(run.model())));
+        write_out_at_random(&run, seed);
         let mut random = Random::new(seed);
         for step in steps {
             let done = run.step(step);
             let (syncs, checkpoints) = (random.chance(1, SYNC_EVERY), random.chance(1, CHECKPOINT_EVERY));
-            if !device.failed().is_empty() {
-                // What had returned before still holds; of the rest no more is asked than that it is no panic.
-                break;
+            let has_failed = !device.failed().is_empty();
+            match done {
+                Ok(()) => {}
+                // A step that could not be done has done nothing, and the model is not asked any more.
+                Err(_) if has_failed => break,
+                Err(what) => return Err(format!("{step:?}: {what}")),
             }
-            done.map_err(|what| format!("{step:?}: {what}"))?;
             let last = recording.marks.len();
             let durable = recording.marks[last - 1].durable;
             let is_link = matches!(step, Step::Link { .. });
             recording.marks.push(mark(&device, durable, is_link, picture::of_model(run.model())));
+            if has_failed {
+                break;
+            }
             let synced = match (checkpoints, syncs) {
                 (true, _) => run.fs().engine().checkpoint().is_ok(),
                 (false, true) => run.fs().sync().is_ok(),
@@ -130,6 +139,17 @@ impl Recording {
         report.with_links += usize::from(checked.links > 0);
         Ok(())
     }
+}
+
+/// Has the log written and flushed behind one record of two.
+fn write_out_at_random(run: &Run, seed: u64) {
+    let (engine, state) = (run.fs().engine().clone(), AtomicU64::new(seed));
+    run.fs().observe_records(move || {
+        if Random::new(state.fetch_add(1, Ordering::Relaxed)).chance(1, 2) {
+            // Where it fails, the step under way or a later one says so.
+            let _ = engine.sync();
+        }
+    });
 }
 
 fn steps(seed: u64, length: usize) -> Vec<Step> {
