@@ -91,12 +91,18 @@ fn dump_shows_every_structure() {
     let sandbox = Sandbox::with_volume();
     fs::write(sandbox.path("f"), "a line of text").unwrap();
     sandbox.ok(["cp", "f", "v.img:/name-of-the-file"]);
+    fs::create_dir(sandbox.path("links")).unwrap();
+    fs::hard_link(sandbox.path("f"), sandbox.path("links/g")).unwrap();
+    fs::hard_link(sandbox.path("f"), sandbox.path("links/h")).unwrap();
+    sandbox.ok(["cp", "-a", "links", "v.img:/"]);
     let items = sandbox.json(["dump", "--json", "--contents", "v.img"]);
     let of = |kind: &str| items.as_array().unwrap().iter().filter(|item| item["structure"] == kind).count();
     assert_eq!(of("superblock"), 2, "{items}");
     assert!(of("table page") > 0 && of("node") > 0 && of("part") > 0, "{items}");
     let text = sandbox.lines(["dump", "--nodes", "--contents", "v.img"]).join("\n");
     assert!(text.contains("name-of-the-file") && text.contains("a line of text"), "{text}");
+    assert!(text.contains("1 links, 14 bytes") && text.contains("2 links, 14 bytes"), "{text}");
+    assert_eq!(text.matches("a link to inode").count(), 2, "{text}");
 }
 
 #[test]

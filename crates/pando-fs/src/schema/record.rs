@@ -304,6 +304,24 @@ impl Record {
     }
 }
 
+impl std::fmt::Display for Record {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { number, file_type, mode, uid, gid, links, size, entries, .. } = self;
+        write!(f, "inode {number}: {file_type:?}, mode {mode:04o}, owner {uid}:{gid}, {links} links")?;
+        match file_type {
+            FileType::Directory => write!(f, ", {entries} entries")?,
+            _ => write!(f, ", {size} bytes")?,
+        }
+        if !self.xattrs.is_empty() {
+            write!(f, ", {} attributes", self.xattrs.len())?;
+        }
+        if !self.parked.is_empty() {
+            write!(f, ", parked under \"{}\"", self.parked.escape_ascii())?;
+        }
+        Ok(())
+    }
+}
+
 /// What is left to decode.
 pub(super) struct Input<'a> {
     pub(super) rest: &'a [u8],

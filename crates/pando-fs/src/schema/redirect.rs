@@ -65,6 +65,17 @@ impl NameRecord {
     }
 }
 
+impl std::fmt::Display for NameRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Inode(record) => record.fmt(f),
+            Self::Redirect(Redirect { number, file_type }) => {
+                write!(f, "a link to inode {number}: {file_type:?}")
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

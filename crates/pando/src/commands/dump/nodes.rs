@@ -4,9 +4,10 @@ use std::fmt;
 
 use bytes::{Bytes, BytesMut};
 use pando_format::{
-    BlockEntry, BufferPart, IndexPage, NodeBody, NodeHeader, PartEntry, Pointer, Structure, TablePage,
+    BlockEntry, BufferPart, IndexPage, NodeBody, NodeHeader, PartEntry, Pointer, Structure, TablePage, Tree,
     decode_leaf_part, open_part,
 };
+use pando_fs::schema::NameRecord;
 use serde_json::json;
 
 use crate::commands::dump::Dump;
@@ -144,7 +145,7 @@ fn read_part(
     Ok(match header.body {
         NodeBody::Leaf { .. } => {
             let bytes = open_part(Structure::LeafPart, &stored, part)?;
-            LeafText(decode_leaf_part(&bytes)?).to_string()
+            LeafText { tree: header.tree, entries: decode_leaf_part(&bytes)? }.to_string()
         }
         NodeBody::Interior { .. } => {
             let bytes = open_part(Structure::BufferPart, &stored, part)?;
@@ -153,12 +154,22 @@ fn read_part(
     })
 }
 
-/// Keys and the beginnings of values.
-struct LeafText(Vec<(Bytes, Bytes)>);
+/// Keys as they lie in the leaf, without what the tree has lifted off them, and what the values mean: records are read, of
+/// others the beginning is shown.
+struct LeafText {
+    tree: Tree,
+    entries: Vec<(Bytes, Bytes)>,
+}
 
 impl fmt::Display for LeafText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (key, value) in &self.0 {
+        for (key, value) in &self.entries {
+            if self.tree == Tree::Metadata
+                && let Ok(record) = NameRecord::decode(value)
+            {
+                writeln!(f, "  \"{}\": {record}", key.escape_ascii())?;
+                continue;
+            }
             let start = &value[..value.len().min(VALUE_BYTES_SHOWN)];
             let more = if start.len() < value.len() { "..." } else { "" };
             writeln!(
