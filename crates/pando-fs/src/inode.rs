@@ -1,8 +1,9 @@
 //! An inode in memory: number, place in the name space, record, references.
 //!
 //! * IN-1 while an inode is in the table its record here is the truth; the stored one equals it after each operation.
-//! * IN-2 references = what was given out by lookups + inodes in the table that have this one as parent. An inode
-//!   leaves the table when they come to nothing, and is *detached* from then on: operations answer `Stale`.
+//! * IN-2 references = what was given out by lookups + inodes in the table that have this one as parent + operations that
+//!   followed a redirect to it (LK-2). An inode leaves the table when they come to nothing, and is *detached* from then
+//!   on: operations answer `Stale`.
 //! * IN-3 the place of a file changes with its state lock held exclusively, that of a directory with the name space
 //!   lock held exclusively (or, when it is removed, with the names of its parent and itself locked). A file with a
 //!   parent also keeps its place while the names of that parent are locked.

@@ -37,7 +37,7 @@ fn step(volume: &Volume, random: &mut Random) {
     let (at, to) = (walk(random, &mut held), walk(random, &mut held));
     let (caller, fs) = (&volume.caller, &volume.fs);
     let (old, new) = (name(random), name(random));
-    let made = match random.below(11) {
+    let made = match random.below(12) {
         0 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).map(Some),
         1 | 2 => fs.make_directory(caller, at, old, 0o755).map(Some),
         3 => fs.unlink(caller, at, old).map(|()| None),
@@ -48,6 +48,15 @@ fn step(volume: &Volume, random: &mut Random) {
             Some(inode) => fs.link(*inode, to, new).map(Some),
             None => Ok(None),
         },
+        11 => fs.open_directory(at).and_then(|handle| {
+            let mut list = |entry: &pando_fs::operations::DirectoryEntry| {
+                held.extend(entry.attributes.map(|attributes| attributes.inode));
+                true
+            };
+            let listed = fs.read_directory(at, handle, 0, true, &mut list);
+            fs.close_directory(at, handle);
+            listed.map(|()| None)
+        }),
         // A file and a link to it, made with nothing else between them by this thread.
         10 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).and_then(|entry| {
             let linked = fs.link(entry.attributes.inode, to, new);
