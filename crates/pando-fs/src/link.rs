@@ -109,8 +109,16 @@ impl FileSystem {
     /// holds the redirect are locked.
     pub(crate) fn follow(&self, redirect: &Redirect) -> Result<Found<'_>> {
         let number = InodeNumber(redirect.number);
+        let damaged = || {
+            let what = format!("FS-5: a name leads to inode {}, which is not what it should be", number.0);
+            Error::Engine(pando_engine::Error::Damaged { what })
+        };
         loop {
             let absence = match self.table.get_or_absence(number) {
+                // As long as the redirect is there, nothing else can be.
+                Ok(inode) if !inode.is_linked() || inode.file_type != redirect.file_type => {
+                    return Err(damaged());
+                }
                 Ok(inode) if inode.acquire() => return Ok(Found { inode, held_in: Some(self) }),
                 Ok(inode) => {
                     // It is leaving the table, with its state locked.
@@ -120,10 +128,9 @@ impl FileSystem {
                 Err(absence) => absence,
             };
             let record = self.store.record(&key::linked_key(redirect.number))?;
-            let what = || format!("FS-5: a name leads to inode {}, which is missing", redirect.number);
-            let record = record
-                .filter(|record| record.number == redirect.number)
-                .ok_or_else(|| pando_engine::Error::Damaged { what: what() })?;
+            let is_right =
+                |record: &Record| (record.number, record.file_type) == (redirect.number, redirect.file_type);
+            let record = record.filter(is_right).ok_or_else(damaged)?;
             let inode = Inode::detached(record, Place::Linked, &self.budget, false);
             inode.attach();
             if self.table.insert_since(absence, &inode) {

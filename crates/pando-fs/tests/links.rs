@@ -5,7 +5,7 @@ mod common;
 use common::Volume;
 use pando_engine::{KeyRange, Tree};
 use pando_fs::operations::{Attributes, FileType, Operations, ROOT, RenameMode, SetAttributes, XattrMode};
-use pando_fs::schema::{Record, key};
+use pando_fs::schema::{Record, Redirect, key};
 use pando_fs::{Error, InodeNumber, LINKS_MAX};
 
 fn link(volume: &Volume, inode: InodeNumber, parent: InodeNumber, name: &str) -> Attributes {
@@ -266,5 +266,27 @@ fn listings_show_the_inode_under_each_name() {
         assert_eq!(volume.fs.get_attributes(file).is_ok(), with_attributes, "a reference an entry");
         volume.fs.forget(file, 2);
         assert_eq!(volume.fs.get_attributes(file), Err(Error::Stale));
+    }
+}
+
+#[test]
+fn names_that_lead_to_the_wrong_inode_are_damage() {
+    let volume = Volume::new();
+    let named = volume.file(ROOT, "named");
+    let directory = volume.directory(ROOT, "directory");
+    let fifo = volume.fs.make_node(&volume.caller, ROOT, b"fifo", FileType::Fifo, 0o600, 0).unwrap();
+    link(&volume, fifo.attributes.inode, ROOT, "fifo too");
+    for volume in [&volume, &volume.after_crash()] {
+        for number in [ROOT, named, directory, fifo.attributes.inode, InodeNumber(1 << 40)] {
+            let redirect = Redirect { number: number.0, file_type: FileType::Regular };
+            let mut batch = pando_engine::Batch::new();
+            batch.put(Tree::Metadata, key::child_key(b"", b"wrong"), redirect.encode());
+            volume.fs.engine().apply(batch).unwrap();
+            let found = volume.walk("wrong");
+            assert!(
+                matches!(found, Err(Error::Engine(pando_engine::Error::Damaged { .. }))),
+                "{number:?}: {found:?}"
+            );
+        }
     }
 }
