@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use pando_format::key::KEY_LENGTH_MAX;
 use pando_format::{KeyRange, Lsn, Msn, Operation, Pending, Tree};
 
+use crate::betree::range_clone::Plan;
 use crate::log::batch::Record;
 use crate::volume::Volume;
-use crate::{Batch, Direction, Error, Result, ScanLimit};
+use crate::{Batch, Error, Result};
 
-/// How much of a range is moved between two looks at the room in memory.
-const MOVE_STEP: ScanLimit = ScanLimit { entries: 4096, bytes: 1 << 20 };
+/// True for the operations that take the way of [`Volume::inject_cloning`].
+fn clones(operation: &Operation) -> bool {
+    matches!(operation, Operation::MoveRange { .. } | Operation::CloneRange { .. })
+}
 
 impl Volume {
     /// Applies a batch as one record.
@@ -28,20 +30,14 @@ impl Volume {
         if !batch.reclaims {
             self.admit(bytes as u64)?;
         }
-        let moves: Vec<(Tree, Bytes, Bytes)> = batch
-            .operations
-            .iter()
-            .filter_map(|operation| match operation {
-                Operation::MoveRange { tree, from, to } => Some((*tree, from.clone(), to.clone())),
-                _ => None,
-            })
-            .collect();
         let operations: Arc<[Operation]> = batch.operations.into();
         let record = Record::new(operations.clone());
         if record.bytes() > self.log.record_bytes_max() {
             return Err(Error::TooLarge { what: "a batch of operations" });
         }
-        let lsn = if moves.is_empty() {
+        let lsn = if operations.iter().any(clones) {
+            self.apply_cloning(&operations, record, batch.reclaims)?
+        } else {
             let mut sequencer = self.sequencer_with_room(record.bytes())?;
             let lsn = Lsn(sequencer.0 + 1);
             self.log.append(lsn, record)?;
@@ -49,27 +45,6 @@ impl Volume {
             for (sub, operation) in (0..).zip(operations.iter()) {
                 self.inject_operation(operation, Msn { lsn: lsn.0, sub });
             }
-            lsn
-        } else {
-            // Found out before anything is promised: whether all of it can be read, and whether it fits twice.
-            let mut moved = 0;
-            for (tree, from, to) in &moves {
-                moved += self.measure(*tree, from, to)?;
-            }
-            self.admit(moved)?;
-            let _moves = self.moves.read();
-            let lsn = {
-                let mut sequencer = self.sequencer_with_room(record.bytes())?;
-                let lsn = Lsn(sequencer.0 + 1);
-                self.log.append(lsn, record)?;
-                *sequencer = lsn;
-                lsn
-            };
-            self.inject_moving(&operations, lsn).map_err(|error| {
-                self.log.fail(&error);
-                self.set_torn();
-                self.poison(&format_args!("a move was cut short: {error}"))
-            })?;
             lsn
         };
         self.stats.batches.fetch_add(1, Ordering::Relaxed);
@@ -93,10 +68,15 @@ impl Volume {
 
     /// Applies a record that the log had.
     pub(crate) fn replay_record(&self, lsn: Lsn, operations: &[Operation]) -> Result<()> {
-        if operations.iter().any(|operation| matches!(operation, Operation::MoveRange { .. })) {
-            self.inject_moving(operations, lsn)?;
-            *self.sequencer.lock() = lsn;
-            return Ok(());
+        if operations.iter().any(clones) {
+            return self.waiting(|| {
+                let _tokens = Tree::ALL.map(|tree| self.root(tree).maintenance.lock());
+                let mut sequencer = self.sequencer.lock();
+                let plans = self.plan(operations)?;
+                self.inject_cloning(operations, plans, lsn);
+                *sequencer = lsn;
+                Ok(())
+            });
         }
         let mut sequencer = self.sequencer.lock();
         for (sub, operation) in (0..).zip(operations) {
@@ -126,57 +106,75 @@ impl Volume {
                 self.inject(*tree, key.clone(), msn, Pending::Changes(vec![change.clone()]));
             }
             Operation::DeleteRange { tree, range } => self.inject_range(*tree, range, msn),
-            Operation::MoveRange { .. } => unreachable!("a batch that moves takes the way of inject_moving"),
+            Operation::MoveRange { .. } | Operation::CloneRange { .. } => {
+                unreachable!("a batch that clones takes the way of inject_cloning")
+            }
         }
     }
 
-    /// The messages of a record that moves ranges. Other records go on meanwhile; none touches these keys.
-    fn inject_moving(&self, operations: &[Operation], lsn: Lsn) -> Result<()> {
+    /// Applies a batch that moves or clones ranges. [`Error::Miss`] if something it needs is not in memory: nothing has
+    /// happened then.
+    fn apply_cloning(&self, operations: &[Operation], record: Record, reclaims: bool) -> Result<Lsn> {
+        let bytes = record.bytes();
+        loop {
+            // Which nodes there are must not change between plan and surgery (TREE-2).
+            let tokens = Tree::ALL.map(|tree| self.root(tree).maintenance.lock());
+            let mut sequencer = self.sequencer.lock();
+            if !self.log.room_for(bytes) {
+                drop((sequencer, tokens));
+                self.check_writable()?;
+                self.wait_for_log_room()?;
+                continue;
+            }
+            let plans = self.plan(operations)?;
+            if !reclaims {
+                self.admit(plans.iter().map(Plan::bytes).sum())?;
+            }
+            let lsn = Lsn(sequencer.0 + 1);
+            self.log.append(lsn, record)?;
+            *sequencer = lsn;
+            self.inject_cloning(operations, plans, lsn);
+            return Ok(lsn);
+        }
+    }
+
+    /// What the moves and clones among the operations come down to, in their order.
+    fn plan(&self, operations: &[Operation]) -> Result<Vec<Plan>> {
+        let mut plans = Vec::new();
+        for operation in operations {
+            if let Operation::MoveRange { tree, from, to } | Operation::CloneRange { tree, from, to } =
+                operation
+            {
+                plans.push(self.plan_clone(*tree, from, to)?);
+            }
+        }
+        Ok(plans)
+    }
+
+    /// The messages of a record that moves or clones ranges, in the caller's hold of the sequencer and of both maintenance tokens.
+    fn inject_cloning(&self, operations: &[Operation], plans: Vec<Plan>, lsn: Lsn) {
+        // What the plans lead to must outlive what goes before they are carried out.
+        let held: Vec<_> = plans.iter().flat_map(Plan::targets).collect();
+        self.settle([], held.iter().copied());
+        let mut plans = plans.into_iter();
+        let mut emptied = false;
         for (sub, operation) in (0..).zip(operations) {
             let msn = Msn { lsn: lsn.0, sub };
-            let Operation::MoveRange { tree, from, to } = operation else {
-                let _sequencer = self.sequencer.lock();
+            if !clones(operation) {
                 self.inject_operation(operation, msn);
                 continue;
-            };
-            {
-                let _sequencer = self.sequencer.lock();
-                self.inject_range(*tree, &KeyRange::prefix(to.clone()), msn);
             }
-            let mut rest = Some(KeyRange::prefix(from.clone()));
-            while let Some(range) = rest {
-                let piece = self.waiting(|| self.scan(*tree, &range, Direction::Forward, MOVE_STEP))?;
-                {
-                    let _sequencer = self.sequencer.lock();
-                    for (key, value) in piece.entries {
-                        let key = [&to[..], &key[from.len()..]].concat();
-                        self.inject(*tree, key.into(), msn, Pending::Put(value));
+            if !emptied {
+                emptied = true;
+                for operation in operations {
+                    if let Operation::MoveRange { tree, from, .. } = operation {
+                        self.inject_range(*tree, &KeyRange::prefix(from.clone()), msn);
                     }
                 }
-                while !self.has_memory() && self.tree_step()? {}
-                rest = piece.rest;
             }
-            let _sequencer = self.sequencer.lock();
-            self.inject_range(*tree, &KeyRange::prefix(from.clone()), msn);
+            self.carry_out(plans.next().expect("there is a plan for each"), msn);
         }
-        Ok(())
-    }
-
-    /// Reads everything that is to be moved; returns the bytes of its keys and values.
-    fn measure(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<u64> {
-        let mut rest = Some(KeyRange::prefix(from.clone()));
-        let mut bytes = 0;
-        while let Some(range) = rest {
-            let piece = self.waiting(|| self.scan(tree, &range, Direction::Forward, MOVE_STEP))?;
-            let longest = piece.entries.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
-            if longest - from.len().min(longest) + to.len() > KEY_LENGTH_MAX {
-                return Err(Error::TooLarge { what: "a key" });
-            }
-            bytes += piece.entries.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>();
-            rest = piece.rest;
-            while !self.has_memory() && self.tree_step()? {}
-        }
-        Ok(bytes)
+        self.settle(held, []);
     }
 
     /// Runs a query until nothing it needs is missing.
@@ -235,7 +233,9 @@ fn check_keys(operation: &Operation) -> Result<()> {
         }
         Operation::PutRun { prefix, .. } => prefix.len() + 8,
         Operation::DeleteRange { range, .. } => range.lower.bytes.len().max(range.upper.bytes.len()),
-        Operation::MoveRange { from, to, .. } => from.len().max(to.len()),
+        Operation::MoveRange { from, to, .. } | Operation::CloneRange { from, to, .. } => {
+            from.len().max(to.len())
+        }
     };
     if longest > KEY_LENGTH_MAX {
         return Err(Error::TooLarge { what: "a key" });

@@ -91,4 +91,9 @@ impl Batch {
     pub fn move_range(&mut self, tree: Tree, from: impl Into<Bytes>, to: impl Into<Bytes>) {
         self.operations.push(Operation::MoveRange { tree, from: from.into(), to: to.into() });
     }
+
+    /// Clones every key below a prefix; see [`Operation::CloneRange`].
+    pub fn clone_range(&mut self, tree: Tree, from: impl Into<Bytes>, to: impl Into<Bytes>) {
+        self.operations.push(Operation::CloneRange { tree, from: from.into(), to: to.into() });
+    }
 }

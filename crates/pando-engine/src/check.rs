@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use pando_format::{KeyRange, NodeId, Tree};
 
+use crate::betree::interior::Interior;
 use crate::betree::lifting::key_limits;
 use crate::betree::node::{Body, Node};
 use crate::volume::Volume;
@@ -40,36 +41,49 @@ impl Engine {
 struct Check<'a> {
     volume: &'a Volume,
     report: CheckReport,
-    /// How many edges and roots name a node (BT-4).
+    /// How many edges, gotos and roots name a node (BT-4).
     references: HashMap<NodeId, u32>,
+    /// The nodes looked at, and whether with the bounds of all their keys.
+    seen: HashMap<NodeId, bool>,
     progress: &'a mut dyn FnMut(u64, u64),
+}
+
+/// How the check comes to a node.
+struct Visit {
+    id: NodeId,
+    tree: Tree,
+    height: u8,
+    /// The bounds of all its keys; `None` behind an xf or goto, which tell only what is seen of it.
+    own: Option<KeyRange>,
 }
 
 impl Volume {
     fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
         let entries = self.table.entries();
         let report = CheckReport { nodes_known: entries.len() as u64, ..CheckReport::default() };
-        let mut check = Check { volume: self, report, references: HashMap::new(), progress };
+        let (references, seen) = (HashMap::new(), HashMap::new());
+        let mut check = Check { volume: self, report, references, seen, progress };
         for tree in Tree::ALL {
             let root = self.root(tree).read().clone();
             let height = root.state.read().height;
-            check.node(root.id, tree, height, &KeyRange::all())?;
+            check.named(Visit { id: root.id, tree, height, own: Some(KeyRange::all()) })?;
         }
-        for (id, height) in self.table.pending_reclamation() {
-            check.doomed(id, height)?;
+        // What is doomed has no name, but names others until it is taken apart. Its leaves are not read.
+        for (id, entry) in entries.iter().filter(|(_, entry)| entry.pending_reclamation && entry.height > 0) {
+            check.node(Visit { id: *id, tree: entry.tree, height: entry.height, own: None }, true)?;
         }
         for (id, entry) in entries {
             let counted = check.references.get(&id).copied().unwrap_or(0);
-            let recorded = if entry.pending_reclamation { counted } else { entry.references };
-            if counted == 0 {
-                check.problem(id, "BT-4: no edge and no root leads to it, but the block table keeps it");
-            } else if counted != recorded {
+            if counted != entry.references {
                 check.problem(
                     id,
                     &format!(
-                        "BT-4: {counted} edges and roots lead to it, and the block table says {recorded}"
+                        "BT-4: {counted} edges, gotos and roots lead to it, and the block table says {}",
+                        entry.references
                     ),
                 );
+            } else if (counted == 0) != entry.pending_reclamation {
+                check.problem(id, "BT-4: nodes without a name, and no others, wait for reclamation");
             }
         }
         Ok(check.report)
@@ -81,83 +95,109 @@ impl Check<'_> {
         self.report.problems.push(format!("node {}: {what}", id.0));
     }
 
-    /// Checks a node and everything below it.
-    fn node(&mut self, id: NodeId, tree: Tree, height: u8, own: &KeyRange) -> Result<()> {
-        let count = self.references.entry(id).or_default();
-        *count += 1;
-        if *count > 1 {
+    /// Counts a name of a node and checks the node and everything below it, if that has not been done yet.
+    fn named(&mut self, visit: Visit) -> Result<()> {
+        *self.references.entry(visit.id).or_default() += 1;
+        self.node(visit, true)
+    }
+
+    /// Checks a node and everything below it; `counts` if what it names has not been counted yet.
+    fn node(&mut self, visit: Visit, counts: bool) -> Result<()> {
+        let Visit { id, tree, height, own } = visit;
+        let before = self.seen.insert(id, own.is_some() || self.seen.get(&id) == Some(&true));
+        if before == Some(true) || (before.is_some() && own.is_none()) {
             return Ok(());
         }
+        // Seen before, but without its bounds: only they are checked now.
+        let counts = counts && before.is_none();
         let node = match self.volume.node(id).and_then(|node| self.volume.load_all(&node).map(|()| node)) {
             Ok(node) => node,
             Err(Error::Damaged { what }) => {
-                self.report.problems.push(what);
+                if before.is_none() {
+                    self.report.problems.push(what);
+                }
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        self.report.nodes += 1;
-        self.report.bytes += self.volume.stored_length(id) as u64;
-        (self.progress)(self.report.nodes, self.report.nodes_known);
+        if before.is_none() {
+            self.report.nodes += 1;
+            self.report.bytes += self.volume.stored_length(id) as u64;
+            (self.progress)(self.report.nodes, self.report.nodes_known);
+        }
         let mut below = Vec::new();
         {
             let state = node.state.read();
             if state.height != height || node.tree != tree {
                 self.problem(
                     id,
-                    &format!("BT-3: an edge of the {tree:?} tree says that its height is {height}"),
+                    &format!("BT-3: a way in the {tree:?} tree says that its height is {height}"),
                 );
                 return Ok(());
             }
-            for what in broken(&state, own) {
+            for what in broken(&state, own.as_ref()) {
                 self.problem(id, &what);
             }
             if let Body::Interior(interior) = &state.body {
-                for (index, child) in interior.children.iter().enumerate() {
-                    match interior.bounds_below(index, own) {
-                        Ok((bounds, _)) if !child.id.is_empty() => below.push((child.id, bounds)),
-                        Ok(_) => {}
-                        Err(_) => {
-                            self.problem(id, &format!("BT-2: edge {index} lifts more than its keys share"))
-                        }
-                    }
-                }
+                self.ways_of(id, tree, height, interior, own.as_ref(), &mut below);
             }
         }
-        for (child, bounds) in below {
-            self.node(child, tree, height.saturating_sub(1), &bounds)?;
+        for visit in below {
+            if counts {
+                self.named(visit)?;
+            } else {
+                self.node(visit, false)?;
+            }
         }
         while self.volume.wants_eviction() && self.volume.evict()? {}
         Ok(())
     }
 
-    /// Counts what a subtree that waits for reclamation still names. Its leaves are not read.
-    fn doomed(&mut self, id: NodeId, height: u8) -> Result<()> {
-        *self.references.entry(id).or_default() += 1;
-        if height == 0 {
-            return Ok(());
-        }
-        let node = match self.volume.node(id) {
-            Ok(node) => node,
-            Err(Error::Damaged { what }) => {
-                self.report.problems.push(what);
-                return Ok(());
+    /// The ways that lead on from an interior node.
+    fn ways_of(
+        &mut self,
+        id: NodeId,
+        tree: Tree,
+        height: u8,
+        interior: &Interior,
+        own: Option<&KeyRange>,
+        below: &mut Vec<Visit>,
+    ) {
+        for (index, child) in interior.children.iter().enumerate() {
+            let inner = index > 0 && index < interior.pivots.len();
+            let bounds = match own {
+                Some(own) => Some(interior.bounds_below(index, own)),
+                None => inner.then(|| interior.bounds_below(index, &KeyRange::all())),
+            };
+            let own = match bounds {
+                Some(Ok((bounds, _))) => Some(bounds),
+                Some(Err(_)) => {
+                    self.problem(id, &format!("BT-2: edge {index} lifts more than its keys share"));
+                    None
+                }
+                None => None,
+            };
+            if let (Some(seen), Some(xf)) = (&own, &child.xf)
+                && !KeyRange::new(xf.lower.clone(), xf.upper.clone()).covers(seen)
+            {
+                self.problem(id, &format!("INT-3: edge {index} shows more than its xf lets through"));
             }
-            Err(error) => return Err(error),
-        };
-        let children: Vec<NodeId> = match &node.state.read().body {
-            Body::Interior(interior) => interior.children.iter().map(|child| child.id).collect(),
-            Body::Leaf(_) => Vec::new(),
-        };
-        for child in children.into_iter().filter(|child| !child.is_empty()) {
-            self.doomed(child, height - 1)?;
+            if !child.id.is_empty() {
+                let own = own.filter(|_| child.xf.is_none());
+                below.push(Visit { id: child.id, tree, height: height.saturating_sub(1), own });
+            }
+            for goto in child.buffer.get().iter().flat_map(|buffer| buffer.gotos()) {
+                if goto.height + 1 >= height {
+                    self.problem(id, &format!("BT-3: {goto} is not below the edges beside it"));
+                }
+                below.push(Visit { id: goto.target, tree, height: goto.height, own: None });
+            }
         }
-        Ok(())
     }
 }
 
-/// The invariants that a loaded node breaks, given the bounds of its keys.
-fn broken(state: &Node, own: &KeyRange) -> Vec<String> {
+/// The invariants that a loaded node breaks, given the bounds of its keys if they are known.
+fn broken(state: &Node, own: Option<&KeyRange>) -> Vec<String> {
     let mut broken = Vec::new();
     match &state.body {
         Body::Leaf(leaf) => {
@@ -175,11 +215,14 @@ fn broken(state: &Node, own: &KeyRange) -> Vec<String> {
                 }
             }
             let ends = leaf.basements.first().zip(last);
-            if ends.is_some_and(|(first, last)| !own.contains(&first.first_key) || !own.contains(last)) {
+            if own.zip(ends).is_some_and(|(own, (first, last))| {
+                !own.contains(&first.first_key) || !own.contains(last)
+            }) {
                 broken.push("BT-2: a key lies outside the bounds of the edge".to_owned());
             }
         }
         Body::Interior(interior) => {
+            let Some(own) = own else { return broken };
             if let Some(what) = interior.broken(own) {
                 broken.push(what);
             }

@@ -79,7 +79,6 @@ impl Volume {
 
     /// The instant of the checkpoint (CP-3).
     fn cut(&self) -> Cut {
-        let _moves = self.moves.write();
         let _eviction = self.eviction.lock();
         let start = Instant::now();
         let sequencer = self.sequencer.lock();

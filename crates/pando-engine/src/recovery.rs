@@ -258,7 +258,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
         TreeRoot::replace(&mut volume.root(tree).write(), node);
     }
     volume.stats.bound_runs_replayed.store(replay.bound_runs(), Ordering::Relaxed);
-    volume.doomed.lock().extend(volume.table.pending_reclamation());
+    volume.doomed.lock().extend(volume.table.pending_reclamation().into_iter().map(|(id, _)| id));
     replay.for_each(|lsn, operations| {
         volume.stats.records_replayed.fetch_add(1, Ordering::Relaxed);
         volume.replay_record(lsn, &operations)?;

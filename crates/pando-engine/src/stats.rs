@@ -76,6 +76,12 @@ counters! {
     flushes,
     /// Memory of the messages in them, in bytes.
     flushed_bytes,
+    /// Ranges moved or cloned by gotos.
+    ranges_cloned,
+    /// Ranges moved or cloned by copying, because they were small.
+    ranges_copied,
+    /// Nodes copied before a change because they had other names.
+    shared_nodes_copied,
     /// Nodes split.
     splits,
     /// Nodes merged.

@@ -1,10 +1,10 @@
 //! An open volume: what the layers of the engine share.
 //!
-//! Lock order, outermost first. Nobody waits for the device with any of them held but `checkpointing`, `moves` and
-//! `eviction`, for which only background work waits.
+//! Lock order, outermost first. Nobody waits for the device with any of them held but `checkpointing`, the trees'
+//! `maintenance` tokens and `eviction`; beside background work, only the clone of a range waits for one of these.
 //!
 //! 1. `checkpointing`: one checkpoint at a time.
-//! 2. `moves`: shared by a move of a range while its record is half applied, exclusive for a cut.
+//! 2. `maintenance` of the trees, in their order: see TREE-2.
 //! 3. `eviction`: a write-back that no cut may cross.
 //! 4. `sequencer`: gives LSNs; from there to the last injection of a record.
 //! 5. `gate`: shared by each step of maintenance, exclusive for a cut.
@@ -20,7 +20,7 @@ use pando_format::{Compression, Lsn, NodeId, Superblock, Tree, VolumeId};
 use parking_lot::{Mutex, RwLock};
 
 use crate::background::Signals;
-use crate::betree::node::{CachedNode, Node, NodeRef};
+use crate::betree::node::{Body, CachedNode, Node, NodeRef};
 use crate::betree::tree::TreeRoot;
 use crate::cache::NodeCache;
 use crate::log::batch::Binder;
@@ -50,7 +50,6 @@ pub(crate) struct Volume {
     pub(crate) compression: Compression,
     pub(crate) shape: Shape,
     pub(crate) checkpointing: Mutex<()>,
-    pub(crate) moves: RwLock<()>,
     pub(crate) eviction: Mutex<()>,
     pub(crate) sequencer: Mutex<Lsn>,
     pub(crate) gate: RwLock<()>,
@@ -66,14 +65,12 @@ pub(crate) struct Volume {
     pub(crate) reclaiming: AtomicBool,
     /// Nodes behind which damage keeps maintenance from working.
     pub(crate) damaged: Mutex<HashSet<NodeId>>,
-    /// Roots of subtrees that no tree leads to any more, with their heights, to be taken apart.
-    pub(crate) doomed: Mutex<Vec<(NodeId, u8)>>,
+    /// Nodes that nothing names any more, to be taken apart.
+    pub(crate) doomed: Mutex<Vec<NodeId>>,
     pub(crate) stats: Counters,
     pub(crate) signals: Signals,
     failure: Mutex<Option<String>>,
     closed: AtomicBool,
-    /// Set when a record was carried out in part: what is in memory is no state of the volume then.
-    torn: AtomicBool,
 }
 
 /// What a volume is put together from.
@@ -105,7 +102,6 @@ impl Volume {
                 fanout: superblock.fanout as usize,
             },
             checkpointing: Mutex::new(()),
-            moves: RwLock::new(()),
             eviction: Mutex::new(()),
             sequencer: Mutex::new(lsn),
             gate: RwLock::new(()),
@@ -123,7 +119,6 @@ impl Volume {
             signals: Signals::new(options.background),
             failure: Mutex::default(),
             closed: AtomicBool::new(false),
-            torn: AtomicBool::new(false),
             options,
         }
     }
@@ -162,25 +157,16 @@ impl Volume {
         self.table.lookup(id).map_or(0, |entry| entry.length as usize)
     }
 
-    /// Marks subtrees as cut off, in the block table as well, so that a crash does not lose sight of them. The caller
-    /// holds the gate.
-    pub(crate) fn doom(&self, subtrees: impl IntoIterator<Item = (NodeId, u8)>) {
-        let mut doomed = self.doomed.lock();
-        for (id, height) in subtrees {
-            self.table.set_references(id, 0, true);
-            doomed.push((id, height));
-        }
-    }
-
-    /// Takes one cut-off node apart; false if there is none. Leaves are freed unread.
+    /// Takes one node apart that nothing names any more; false if there is none. What it names alone is doomed next. The block
+    /// table remembers the doomed, so a crash does not lose sight of them. Leaves are freed unread.
     pub(crate) fn reclaim_doomed(&self) -> Result<bool> {
-        let Some((id, height)) = self.doomed.lock().pop() else { return Ok(false) };
-        if height == 0 {
+        let Some(id) = self.doomed.lock().pop() else { return Ok(false) };
+        if self.table.lookup(id).is_some_and(|entry| entry.height == 0) {
             let _gate = self.gate.read_recursive();
             self.free_doomed(id);
             return Ok(true);
         }
-        let node = match self.node(id) {
+        let node = match self.node(id).and_then(|node| self.load_all(&node).map(|()| node)) {
             Ok(node) => node,
             // Its mark in the block table stays, and its space is lost until the volume is repaired.
             Err(Error::Damaged { what }) => {
@@ -188,18 +174,23 @@ impl Volume {
                 return Ok(true);
             }
             Err(error) => {
-                self.doomed.lock().push((id, height));
+                self.doomed.lock().push(id);
                 return Err(error);
             }
         };
         let _gate = self.gate.read_recursive();
-        let children: Vec<_> = {
+        let named = {
             let state = node.state.read();
-            state.expect_height(&node, Some(height))?;
-            let edges = state.interior().children.iter().filter(|child| !child.id.is_empty());
-            edges.map(|child| (child.id, height - 1)).collect()
+            if state.missing_part().is_some() {
+                self.doomed.lock().push(id);
+                return Ok(true);
+            }
+            match &state.body {
+                Body::Interior(interior) => interior.references(),
+                Body::Leaf(_) => Vec::new(),
+            }
         };
-        self.doom(children);
+        self.settle(named, []);
         self.free_doomed(id);
         Ok(true)
     }
@@ -236,16 +227,6 @@ impl Volume {
             return Err(Error::ReadOnly { why: "it was closed".to_owned() });
         }
         self.failure().map_or(Ok(()), |why| Err(Error::ReadOnly { why }))
-    }
-
-    /// Says that a record was carried out in part: nobody may see that. Opening the volume again leads back to a whole state.
-    pub(crate) fn set_torn(&self) {
-        self.torn.store(true, Ordering::Release);
-    }
-
-    /// Fails if what is in memory is no state of the volume.
-    pub(crate) fn check_whole(&self) -> Result<()> {
-        if self.torn.load(Ordering::Acquire) { self.check_writable() } else { Ok(()) }
     }
 
     /// True after the last checkpoint of a volume that is closed.

@@ -141,9 +141,14 @@ fn decode_ranges(reader: &mut Reader<'_>, count: u32) -> Result<Vec<(KeyRange, M
 
 fn decode_gotos(reader: &mut Reader<'_>, count: u32) -> Result<Vec<Goto>, FormatError> {
     let count = reader.check_count(count, Goto::ENCODED_LENGTH_MIN)?;
-    let mut gotos = Vec::with_capacity(count);
+    let mut gotos: Vec<Goto> = Vec::with_capacity(count);
     for _ in 0..count {
-        gotos.push(Goto::decode(reader)?);
+        let goto = Goto::decode(reader)?;
+        let rises = gotos.last().is_none_or(|last| last.range.upper <= goto.range.lower);
+        if goto.range.is_empty() || !rises || goto.target.is_empty() {
+            return Err(reader.wrong("goto", gotos.len() as u64, "to a node, behind the one before (FMT-11)"));
+        }
+        gotos.push(goto);
     }
     Ok(gotos)
 }
@@ -225,7 +230,7 @@ impl BufferPartWriter {
         self.live_bytes += range.lower.bytes.len() + range.upper.bytes.len();
     }
 
-    /// Adds a goto.
+    /// Adds a goto. They rise and do not overlap (FMT-11).
     pub fn push_goto(&mut self, goto: &Goto) {
         goto.encode(&mut self.builder.front);
         self.counts[2] += 1;

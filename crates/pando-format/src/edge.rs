@@ -92,7 +92,6 @@ impl Edge {
 }
 
 /// A message that makes the keys of a range lead to another node: a rename or clone on its way down (THESIS 4).
-/// Reserved in this version: understood, not yet written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Goto {
     /// The keys it captures, as the node that holds it sees them.

@@ -38,6 +38,7 @@ const DELETE_RANGE: u8 = 5;
 const MOVE_RANGE: u8 = 6;
 const UNBOUND_PUT: u8 = 7;
 const UNBOUND_PUT_RUN: u8 = 8;
+const CLONE_RANGE: u8 = 9;
 
 /// Fewest bytes of an encoded operation: a delete of the empty key.
 const OPERATION_LENGTH_MIN: usize = 6;
@@ -280,6 +281,12 @@ fn encode_operation(writer: &mut PieceWriter, operation: &Operation, unbound: bo
             fields.sized_bytes(from);
             fields.sized_bytes(to);
         }
+        Operation::CloneRange { tree, from, to } => {
+            fields.u8(CLONE_RANGE);
+            fields.u8(*tree as u8);
+            fields.sized_bytes(from);
+            fields.sized_bytes(to);
+        }
     }
     assert!(!unbound, "only puts can leave their bytes out");
 }
@@ -354,6 +361,7 @@ fn decode_operation(reader: &mut Reader<'_>) -> Result<LoggedOperation, FormatEr
         CHANGE => Operation::Change { tree, key: reader.sized_bytes()?, change: decode_change(reader)? },
         DELETE_RANGE => Operation::DeleteRange { tree, range: decode_range(reader)? },
         MOVE_RANGE => Operation::MoveRange { tree, from: reader.sized_bytes()?, to: reader.sized_bytes()? },
+        CLONE_RANGE => Operation::CloneRange { tree, from: reader.sized_bytes()?, to: reader.sized_bytes()? },
         UNBOUND_PUT => {
             let (key, length) = (reader.sized_bytes()?, reader.u32()?);
             return Ok(LoggedOperation::UnboundPut { tree, key, length });

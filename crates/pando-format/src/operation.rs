@@ -59,12 +59,26 @@ pub enum Operation {
     /// Gives every key that begins with `from` the prefix `to` instead. The keys below `to` that were there before
     /// are gone afterwards. Neither prefix may begin with the other. No operation that is under way at the same time
     /// may touch a key below either prefix.
+    ///
+    /// All moves and clones of one batch read the state before the batch: at the first of them, what lies below the `from` of
+    /// each move goes, and then, in their places among the other operations, the ranges below `to` come. So two moves
+    /// exchange two ranges.
     MoveRange {
         /// Which index.
         tree: Tree,
         /// Old prefix.
         from: Bytes,
         /// New prefix.
+        to: Bytes,
+    },
+    /// As [`Operation::MoveRange`], but the keys below `from` stay as well: from now on there are two of each, and a change of
+    /// one does not reach the other.
+    CloneRange {
+        /// Which index.
+        tree: Tree,
+        /// Prefix of what is cloned.
+        from: Bytes,
+        /// Prefix of the clone.
         to: Bytes,
     },
 }
@@ -80,7 +94,7 @@ impl Operation {
             Self::Delete { key, .. } => key.len(),
             Self::Change { key, change, .. } => key.len() + change.length(),
             Self::DeleteRange { range, .. } => range.lower.bytes.len() + range.upper.bytes.len(),
-            Self::MoveRange { from, to, .. } => from.len() + to.len(),
+            Self::MoveRange { from, to, .. } | Self::CloneRange { from, to, .. } => from.len() + to.len(),
         }
     }
 }
@@ -104,6 +118,9 @@ impl fmt::Display for Operation {
             Self::DeleteRange { tree, range } => write!(f, "{tree:?} delete {range}"),
             Self::MoveRange { tree, from, to } => {
                 write!(f, "{tree:?} move \"{}\" to \"{}\"", from.escape_ascii(), to.escape_ascii())
+            }
+            Self::CloneRange { tree, from, to } => {
+                write!(f, "{tree:?} clone \"{}\" to \"{}\"", from.escape_ascii(), to.escape_ascii())
             }
         }
     }

@@ -124,6 +124,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         (tree(), key(), change()).prop_map(|(tree, key, change)| Operation::Change { tree, key, change }),
         (tree(), range()).prop_map(|(tree, range)| Operation::DeleteRange { tree, range }),
         (tree(), key(), key()).prop_map(|(tree, from, to)| Operation::MoveRange { tree, from, to }),
+        (tree(), key(), key()).prop_map(|(tree, from, to)| Operation::CloneRange { tree, from, to }),
     ]
 }
 

@@ -272,6 +272,7 @@ pub fn batch(operations: &[Operation]) -> Batch {
             Operation::Change { tree, key, change } => batch.change(tree, key, change),
             Operation::DeleteRange { tree, range } => batch.delete_range(tree, range),
             Operation::MoveRange { tree, from, to } => batch.move_range(tree, from, to),
+            Operation::CloneRange { tree, from, to } => batch.clone_range(tree, from, to),
         }
     }
     batch

@@ -177,7 +177,14 @@ pub fn operation(random: &mut Random) -> Operation {
         }
         800..930 => Operation::Delete { tree, key: present_key(random) },
         930..980 => Operation::DeleteRange { tree, range: range(random) },
-        _ => move_range(random, tree),
+        980..992 => {
+            let (from, to) = two_prefixes(random);
+            Operation::MoveRange { tree, from, to }
+        }
+        _ => {
+            let (from, to) = two_prefixes(random);
+            Operation::CloneRange { tree, from, to }
+        }
     }
 }
 
@@ -300,7 +307,8 @@ fn narrow(a: Bound, b: Bound) -> KeyRange {
     if shared >= 2 { KeyRange::new(lower, upper) } else { KeyRange::prefix(lower.bytes) }
 }
 
-fn move_range(random: &mut Random, tree: Tree) -> Operation {
+/// Prefixes of which neither begins with the other.
+fn two_prefixes(random: &mut Random) -> (Bytes, Bytes) {
     loop {
         let mut prefixes = [directory(random), directory(random)];
         for prefix in &mut prefixes {
@@ -308,7 +316,7 @@ fn move_range(random: &mut Random, tree: Tree) -> Operation {
         }
         let [from, to] = prefixes;
         if !from.starts_with(&to) && !to.starts_with(&from) {
-            return Operation::MoveRange { tree, from: from.into(), to: to.into() };
+            return (from.into(), to.into());
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pando_format::{KeyRange, NodeId, Tree};
 
-use super::interior::{Child, lower};
+use super::interior::{Child, Lowered, lower};
 use super::message_buffer::MessageBuffer;
 use super::node::{Body, Node, NodeRef};
 use super::part::Part;
@@ -116,7 +116,11 @@ impl Volume {
                 let state = node.state.read();
                 (state.interior().children[index].id, state.interior().bounds_below(index, own)?.0)
             };
-            if id.is_empty() {
+            // What is shared does not become free, and would have to be copied for the sake of a few deletes.
+            let foreign = id.is_empty()
+                || node.state.read().interior().children[index].xf.is_some()
+                || self.is_shared(id);
+            if foreign {
                 index += 1;
                 continue;
             }
@@ -188,7 +192,7 @@ impl Volume {
     }
 
     /// Moves the messages of one edge down and brings what is behind it back in shape (BT-6).
-    fn flush_child(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
+    pub(crate) fn flush_child(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
         self.load_all(parent)?;
         let Some(child) = self.child_for_flush(parent, own, index)? else { return Ok(()) };
         loop {
@@ -225,7 +229,7 @@ impl Volume {
             self.stats.flushed_bytes.fetch_add(buffer.bytes() as u64, Ordering::Relaxed);
             let messages = lower(buffer, &edge_bounds, &prefix);
             let may_prune = !messages.ranges.is_empty();
-            below.body.receive(messages, &bounds, self.shape.basement_bytes);
+            self.receive(&mut below, messages, &bounds);
             self.account(&mut below);
             drop(below);
             if may_prune {
@@ -236,11 +240,25 @@ impl Volume {
         self.bring_in_shape(parent, own, index, &child)
     }
 
+    /// Gives messages to a node and settles the counts of what gotos name, before and now.
+    pub(crate) fn receive(&self, node: &mut Node, messages: Lowered, bounds: &KeyRange) {
+        let targets: Vec<NodeId> = messages.gotos.iter().map(|goto| goto.target).collect();
+        let before = match &node.body {
+            Body::Interior(interior) if !targets.is_empty() || interior.holds_gotos() => {
+                Some([targets, interior.references()].concat())
+            }
+            _ => None,
+        };
+        node.body.receive(messages, bounds, &self.shape, node.height);
+        if let Some(before) = before {
+            self.settle(before, node.interior().references());
+        }
+    }
+
     /// Cuts off what waiting range deletes cover whole.
     fn prune(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
         let _gate = self.gate.read_recursive();
         let mut state = node.state.write();
-        let height = state.height;
         let Body::Interior(interior) = &state.body else { return Ok(()) };
         // Looked for before the node is marked changed: most flushes prune nothing.
         if !interior.has_covered_edge(own) {
@@ -249,7 +267,7 @@ impl Volume {
         self.mark_dirty(node, &mut state);
         let pruned = state.interior_mut().prune(own);
         self.stats.pruned_subtrees.fetch_add(pruned.len() as u64, Ordering::Relaxed);
-        self.doom(pruned.iter().map(|id| (*id, height - 1)));
+        self.settle(pruned, []);
         self.account(&mut state);
         Ok(())
     }
@@ -293,7 +311,7 @@ impl Volume {
             edge.id
         };
         if !id.is_empty() {
-            return Ok(Some(self.node(id)?));
+            return self.own_child(parent, own, index).map(Some);
         }
         let _gate = self.gate.read_recursive();
         let mut state = parent.state.write();
@@ -344,14 +362,15 @@ impl Volume {
                 return Ok(());
             }
             self.load_all(&node)?;
-            let (index, id, strip) = {
+            let (index, id, strip, translated) = {
                 let state = node.state.read();
                 let interior = state.interior();
                 let index = interior.index_of(&key);
                 let edge = &interior.children[index];
-                (index, edge.id, edge.strip as usize)
+                (index, edge.id, edge.strip as usize, edge.xf.is_some())
             };
-            if id.is_empty() {
+            // A leaf that has become shared since is split when it is copied.
+            if id.is_empty() || translated || self.is_shared(id) {
                 return Ok(());
             }
             let child = self.node(id)?;

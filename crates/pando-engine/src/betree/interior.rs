@@ -3,13 +3,16 @@
 //! * INT-1 there is one pivot less than there are edges, and pivots rise strictly.
 //! * INT-2 an edge to [`NodeId::EMPTY`] is a subtree without keys: no node stands behind it, and what a message would not
 //!   change there is not kept for it. Two such edges never lie side by side.
+//! * INT-3 behind an edge with an xf is a node that holds more than the edge's keys, or holds them under other names: the
+//!   edge's bounds filter, its strip and the xf's prefix translate. No message passes it before the node has been copied
+//!   (`sharing.rs`).
 
 use bytes::Bytes;
 use pando_format::edge::Xf;
-use pando_format::{Bound, KeyRange, Msn, NodeId, Pending};
+use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending};
 
-use super::lifting::{edge_prefix, range_below, relift_bound};
-use super::message_buffer::{MessageBuffer, settle_on_nothing};
+use super::lifting::{edge_prefix, range_below, relift_bound, relift_way};
+use super::message_buffer::{MessageBuffer, Messages, settle_on_nothing};
 use super::part::Part;
 use crate::{Error, Result};
 
@@ -20,7 +23,7 @@ pub(crate) struct Child {
     pub(crate) id: NodeId,
     /// Bytes of prefix that the edge takes off.
     pub(crate) strip: u32,
-    /// What the edge does to keys beyond lifting; for clones.
+    /// See INT-3. Its own strip is 0: the edge's says all.
     pub(crate) xf: Option<Xf>,
     /// Waiting messages, in this node's coordinates.
     pub(crate) buffer: Part<MessageBuffer>,
@@ -43,6 +46,17 @@ impl Child {
         }
     }
 
+    /// What comes in front of a key once the edge's strip is gone.
+    pub(crate) fn prepended(&self) -> &[u8] {
+        self.xf.as_ref().map_or(&[], |xf| &xf.prepend)
+    }
+
+    /// The key as the node behind the edge knows it; `None` if it is shorter than what the edge lifts.
+    pub(crate) fn translate(&self, key: &[u8]) -> Option<Bytes> {
+        let rest = key.get(self.strip as usize..)?;
+        Some([self.prepended(), rest].concat().into())
+    }
+
     /// True if nothing is behind the edge and nothing waits.
     pub(crate) fn is_nothing(&self) -> bool {
         self.id.is_empty() && self.buffer_bytes == 0
@@ -60,7 +74,7 @@ impl Child {
     pub(crate) fn push(&mut self, key: Bytes, msn: Msn, pending: Pending) {
         let empty = self.id.is_empty();
         let buffer = self.buffer.change().expect("a buffer is loaded before messages come");
-        if empty && buffer.pending(&key).is_none() {
+        if empty && buffer.passes(&key) {
             if let Some(pending) = settle_on_nothing(pending) {
                 buffer.push(key, msn, pending);
             }
@@ -73,11 +87,40 @@ impl Child {
     /// Makes the edge lead to nothing; what waits for it waits for the empty subtree.
     pub(crate) fn cut_off(&mut self) {
         let old = std::mem::replace(self, Self::new(NodeId::EMPTY, 0));
-        let (_, keyed) =
-            old.buffer.into_value().expect("a buffer is loaded before its edge is cut").into_parts();
+        let waiting = old.buffer.into_value().expect("a buffer is loaded before its edge is cut");
+        let Messages { gotos, keyed, .. } = waiting.into_messages();
+        for goto in gotos {
+            self.push_goto(goto);
+        }
         for (key, (msn, pending)) in keyed {
             self.push(key, msn, pending);
         }
+    }
+
+    /// Adds a goto. The buffer must be loaded.
+    fn push_goto(&mut self, goto: Goto) {
+        self.buffer.change().expect("a buffer is loaded before messages come").push_goto(goto);
+        self.count_buffer();
+    }
+
+    /// The edge for a part of its keys; `bounds` are those of now. The buffer must be loaded.
+    fn narrowed(&self, bounds: &KeyRange, range: &KeyRange) -> Self {
+        let mut child = self.clone();
+        let buffer = child.buffer.into_value().expect("a buffer is loaded before its edge is narrowed");
+        child.buffer = Part::new(buffer.inside(&bounds.intersection(range)));
+        child.count_buffer();
+        if !child.id.is_empty() {
+            let prepend = Bytes::copy_from_slice(child.prepended());
+            child.filter(range, prepend);
+        }
+        child
+    }
+
+    /// Notes that the node behind the edge is seen only in part, or under other names (INT-3).
+    fn filter(&mut self, range: &KeyRange, prepend: Bytes) {
+        let prefix = edge_prefix(range, self.strip as usize).expect("a narrower range shares no less");
+        let [lower, upper] = [&range.lower, &range.upper].map(|bound| bound.strip(&prefix).prepend(&prepend));
+        self.xf = Some(Xf { strip: 0, prepend, lower, upper });
     }
 
     /// Adds a range delete. The buffer must be loaded.
@@ -132,7 +175,12 @@ impl Interior {
         let Some(prefix) = edge_prefix(&bounds, child.strip as usize) else {
             return Err(Error::damaged_node(None, child.id, "its edge lifts more than its keys share"));
         };
-        Ok((KeyRange::new(bounds.lower.strip(&prefix), bounds.upper.strip(&prefix)), prefix))
+        let mut below = KeyRange::new(bounds.lower.strip(&prefix), bounds.upper.strip(&prefix));
+        if child.xf.is_some() {
+            let prepended = child.prepended();
+            below = KeyRange::new(below.lower.prepend(prepended), below.upper.prepend(prepended));
+        }
+        Ok((below, prefix))
     }
 
     /// Memory of all buffers, also of those that are not loaded: what counts for the budget of messages.
@@ -167,6 +215,88 @@ impl Interior {
             self.children[index].push_range(piece, msn);
         }
         covers
+    }
+
+    /// Adds a goto to the buffers of the edges it touches, or makes it an edge if its target is as high as they lead (BT-3).
+    /// Only for the holder of the maintenance token (TREE-2), on a node marked changed; all buffers are loaded.
+    pub(crate) fn push_goto(&mut self, goto: &Goto, own: &KeyRange, height: u8) {
+        if goto.height + 1 == height {
+            self.convert_goto(goto, own);
+            return;
+        }
+        for index in self.indexes_in(&goto.range) {
+            let range = goto.range.intersection(&self.bounds_of(index, own));
+            if !range.is_empty() {
+                self.children[index].push_goto(Goto { range, ..goto.clone() });
+            }
+        }
+    }
+
+    /// Puts an edge to a goto's target in the place of what is there. What lies beside its range behind the same edges stays
+    /// reachable by edges that see less than before.
+    fn convert_goto(&mut self, goto: &Goto, own: &KeyRange) {
+        let (first, last) = self.indexes_in(&goto.range).into_inner();
+        let below = KeyRange::new(self.bounds_of(first, own).lower, goto.range.lower.clone());
+        let above = KeyRange::new(goto.range.upper.clone(), self.bounds_of(last, own).upper);
+        let mut edge = Child::new(goto.target, goto.xf.strip as usize);
+        edge.xf = Some(Xf { strip: 0, ..goto.xf.clone() });
+        let mut children = vec![edge];
+        let mut pivots = Vec::new();
+        if !below.is_empty() {
+            let left = self.children[first].narrowed(&self.bounds_of(first, own), &below);
+            children.insert(0, left);
+            pivots.push(goto.range.lower.clone());
+        }
+        if !above.is_empty() {
+            children.push(self.children[last].narrowed(&self.bounds_of(last, own), &above));
+            pivots.push(goto.range.upper.clone());
+        }
+        self.children.splice(first..=last, children);
+        self.pivots.splice(first..last, pivots);
+        self.join_empty();
+    }
+
+    /// The same edges for those of a node's keys that lie in `visible` and begin with `prefix`, which goes (INT-3). All
+    /// buffers are loaded.
+    pub(crate) fn seen_through(&self, visible: &KeyRange, prefix: &[u8]) -> Self {
+        let (first, last) = self.indexes_in(visible).into_inner();
+        let pivots: Vec<Bound> = self.pivots[first..last].iter().map(|pivot| pivot.strip(prefix)).collect();
+        let mut children = Vec::with_capacity(last - first + 1);
+        for index in first..=last {
+            // What the node's own ends are is not known here: they differ from one way to it to another.
+            let bounds = self.bounds_of(index, visible);
+            let inner = index > 0 && index < self.pivots.len() && visible.covers(&bounds);
+            let range = bounds.intersection(visible);
+            let old = &self.children[index];
+            let mut child = if inner { old.clone() } else { old.narrowed(&bounds, &range) };
+            let buffer = child.buffer.into_value().expect("the whole node was loaded before");
+            child.buffer = Part::new(buffer.inside(&range).relift(&[], prefix));
+            child.count_buffer();
+            if !child.id.is_empty() {
+                let mut prepend = Bytes::copy_from_slice(child.prepended());
+                relift_way(&mut child.strip, &mut prepend, &[], prefix);
+                if child.xf.is_some() || !prepend.is_empty() {
+                    let range = KeyRange::new(range.lower.strip(prefix), range.upper.strip(prefix));
+                    child.filter(&range, prepend);
+                }
+            }
+            children.push(child);
+        }
+        let mut seen = Self { pivots, children };
+        seen.join_empty();
+        seen
+    }
+
+    /// True if a buffer in memory holds a goto.
+    pub(crate) fn holds_gotos(&self) -> bool {
+        self.children.iter().any(|child| child.buffer.get().is_some_and(|buffer| !buffer.gotos().is_empty()))
+    }
+
+    /// The nodes that edges and gotos lead to, one for each (BT-4). All buffers are loaded.
+    pub(crate) fn references(&self) -> Vec<NodeId> {
+        let edges = self.children.iter().map(|child| child.id).filter(|id| !id.is_empty());
+        let buffers = self.children.iter().filter_map(|child| child.buffer.get());
+        edges.chain(buffers.flat_map(|buffer| buffer.targets())).collect()
     }
 
     /// True if a waiting range delete covers all the keys of a subtree.
@@ -224,7 +354,12 @@ impl Interior {
             *pivot = relift_bound(pivot, prefix, strip);
         }
         for child in &mut self.children {
-            child.strip = (child.strip as usize + prefix.len()).saturating_sub(strip.len()) as u32;
+            let mut prepend = Bytes::copy_from_slice(child.prepended());
+            relift_way(&mut child.strip, &mut prepend, prefix, strip);
+            match &mut child.xf {
+                Some(xf) => xf.prepend = prepend,
+                None => assert!(prepend.is_empty(), "BT-2: an edge without xf lifts all that its node does not see"),
+            }
             let buffer = std::mem::take(child.buffer.change().expect("the whole node was loaded before"));
             *child.buffer.change().expect("the whole node was loaded before") = buffer.relift(prefix, strip);
             child.count_buffer();
@@ -260,17 +395,24 @@ impl Interior {
 
 /// Messages of a buffer as the node behind the edge sees them.
 pub(crate) struct Lowered {
-    /// Range deletes, to be applied first (BUF-3).
+    /// Range deletes and gotos, to be applied first (BUF-3).
     pub(crate) ranges: Vec<(KeyRange, Msn)>,
+    pub(crate) gotos: Vec<Goto>,
     /// Keyed messages in key order.
     pub(crate) keyed: Vec<(Bytes, Msn, Pending)>,
 }
 
-/// Translates the messages of an edge into the coordinates of the node behind it.
+/// Translates the messages of an edge without xf into the coordinates of the node behind it.
 pub(crate) fn lower(buffer: MessageBuffer, bounds: &KeyRange, prefix: &[u8]) -> Lowered {
-    let (ranges, keyed) = buffer.into_parts();
+    let Messages { ranges, gotos, keyed } = buffer.into_messages();
+    let lower_goto = |mut goto: Goto| {
+        goto.range = KeyRange::new(goto.range.lower.strip(prefix), goto.range.upper.strip(prefix));
+        relift_way(&mut goto.xf.strip, &mut goto.xf.prepend, &[], prefix);
+        goto
+    };
     Lowered {
         ranges: ranges.into_iter().map(|(range, msn)| (range_below(&range, bounds, prefix), msn)).collect(),
+        gotos: gotos.into_iter().map(lower_goto).collect(),
         keyed: keyed
             .into_iter()
             .map(|(key, (msn, pending))| (super::lifting::relift_key(&key, &[], prefix), msn, pending))

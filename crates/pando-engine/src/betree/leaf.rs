@@ -153,6 +153,18 @@ impl Leaf {
         Self { basements, at_end: 0, applied: 0 }
     }
 
+    /// Adds a basement behind the others. `shared_bytes` as in [`Basement`].
+    pub(crate) fn push_basement(&mut self, entries: Vec<(Bytes, Bytes)>, shared_bytes: usize, msn: Msn) {
+        let mut basement = Basement::new(entries);
+        basement.shared_bytes = shared_bytes;
+        basement.unshare();
+        let mut slot = BasementSlot::new(Vec::new(), msn);
+        slot.first_key = basement.entries.first().map_or_else(Bytes::new, |(key, _)| key.clone());
+        (slot.bytes, slot.entries) = (basement.bytes, basement.entries.len() as u32);
+        slot.part = Part::new(basement);
+        self.basements.push(slot);
+    }
+
     /// True if it is to be split: above its size, and not a single basement, which a very long key can fill alone.
     pub(crate) fn is_too_large(&self, node_bytes: usize) -> bool {
         self.basements.len() > 1 && self.bytes() > node_bytes

@@ -40,6 +40,17 @@ pub(crate) fn relift_key(key: &Bytes, prefix: &[u8], strip: &[u8]) -> Bytes {
     [prefix, key].concat().into()
 }
 
+/// The way into another node's keys - `strip` bytes go, `prepend` comes - for a node whose keys are shorter by `shorter` bytes or
+/// longer by `longer`. One of the two is empty.
+pub(crate) fn relift_way(strip: &mut u32, prepend: &mut Bytes, longer: &[u8], shorter: &[u8]) {
+    *strip += longer.len() as u32;
+    let gone = (*strip as usize).min(shorter.len());
+    *strip -= gone as u32;
+    if gone < shorter.len() {
+        *prepend = [prepend, &shorter[gone..]].concat().into();
+    }
+}
+
 /// A bound seen from a node that lifts `strip` more, or `prefix` less. One of the two is empty.
 pub(crate) fn relift_bound(bound: &Bound, prefix: &[u8], strip: &[u8]) -> Bound {
     if prefix.is_empty() { bound.strip(strip) } else { bound.prepend(prefix) }

@@ -32,8 +32,12 @@ impl Volume {
     /// Cuts an edge behind which there is a node without keys and messages.
     fn retire_child(&self, parent: &NodeRef, index: usize) -> Result<bool> {
         self.load_all(parent)?;
-        let id = parent.state.read().interior().children[index].id;
-        if id.is_empty() {
+        let (id, translated) = {
+            let state = parent.state.read();
+            let edge = &state.interior().children[index];
+            (edge.id, edge.xf.is_some())
+        };
+        if id.is_empty() || translated || self.is_shared(id) {
             return Ok(false);
         }
         let child = self.node(id)?;
@@ -61,11 +65,13 @@ impl Volume {
         let ids = {
             let state = parent.state.read();
             let children = &state.interior().children;
-            [&children[left], &children[left + 1]].map(|edge| edge.xf.is_none().then_some(edge.id))
+            [children[left].id, children[left + 1].id]
         };
         let (mut bytes, mut edges) = (0, 0);
         for id in ids {
-            let Some(id) = id.filter(|id| !id.is_empty()) else { return Ok(false) };
+            if id.is_empty() {
+                return Ok(false);
+            }
             let Some(node) = self.cache.peek(id) else {
                 // Not in memory: its length on the device says enough, and a large one is not read for this.
                 bytes += self.stored_length(id);
@@ -85,12 +91,7 @@ impl Volume {
 
     /// Joins the nodes behind an edge and the next one.
     fn merge_pair(&self, parent: &NodeRef, own: &KeyRange, left: usize) -> Result<()> {
-        let ids = {
-            let state = parent.state.read();
-            let children = &state.interior().children;
-            [children[left].id, children[left + 1].id]
-        };
-        let (first, second) = (self.node(ids[0])?, self.node(ids[1])?);
+        let (first, second) = (self.own_child(parent, own, left)?, self.own_child(parent, own, left + 1)?);
         loop {
             for node in [parent, &first, &second] {
                 self.load_all(node)?;
@@ -142,8 +143,15 @@ impl Volume {
     /// Makes the only child of a root the root.
     pub(crate) fn lower_root(&self, tree: Tree, root: &NodeRef) -> Result<()> {
         let own = KeyRange::all();
-        let id = root.state.read().interior().children[0].id;
-        let child = if id.is_empty() { None } else { Some(self.node(id)?) };
+        let (id, holds_gotos) = {
+            let state = root.state.read();
+            (state.interior().children[0].id, state.interior().holds_gotos())
+        };
+        if holds_gotos {
+            // What they lead to is to be found below the root.
+            return self.flush_child(root, &own, 0);
+        }
+        let child = if id.is_empty() { None } else { Some(self.own_child(root, &own, 0)?) };
         if let Some(child) = &child {
             self.load_all(child)?;
         }
@@ -179,7 +187,7 @@ impl Volume {
         let edge = &mut above.interior_mut().children[0];
         let buffer = std::mem::replace(&mut edge.buffer, Part::new(MessageBuffer::default()));
         let messages = lower(buffer.into_value().expect("the root is loaded"), &own, &prefix);
-        below.body.receive(messages, &bounds, self.shape.basement_bytes);
+        self.receive(&mut below, messages, &bounds);
         below.body = relifted(&mut below, &prefix);
         below.key_range = own;
         self.account(&mut below);

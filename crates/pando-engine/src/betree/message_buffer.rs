@@ -3,9 +3,12 @@
 //! Invariants:
 //!
 //! * BUF-1 there is at most one [`Pending`] a key: whatever arrives for a key that has one is added to it.
-//! * BUF-2 range deletes are kept as disjoint fragments in rising order.
-//! * BUF-3 a keyed message inside a fragment is newer than the fragment: a range delete that arrives eats the keyed
+//! * BUF-2 range deletes and gotos are kept as disjoint fragments in rising order.
+//! * BUF-3 a keyed message inside a fragment is newer than the fragment: a range delete or goto that arrives eats the
 //!   messages it covers (Pac-Man, FAST16 section 4), and what arrives later lies on top.
+//!
+//! A goto says that the keys of its range are those of another node, seen through its xf, whatever is below (THESIS 4). Each
+//! one is a reference to that node; who changes a buffer with gotos settles the counts (`sharing.rs`).
 //!
 //! So the state that a buffer describes is: the fragments first, then the keyed messages. BT-1 holds along a path
 //! because messages arrive in MSN order and leave together.
@@ -14,9 +17,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound as RangeBound;
 
 use bytes::Bytes;
-use pando_format::{Bound, KeyRange, Msn, Pending};
+use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending};
 
-use super::lifting::{key_limits, relift_bound, relift_key};
+use super::lifting::{key_limits, relift_bound, relift_key, relift_way};
 
 /// What a keyed message or fragment weighs beside its bytes, in memory.
 const ENTRY_OVERHEAD: usize = 96;
@@ -26,8 +29,16 @@ const ENTRY_OVERHEAD: usize = 96;
 pub(crate) struct MessageBuffer {
     keyed: BTreeMap<Bytes, (Msn, Pending)>,
     ranges: Vec<(KeyRange, Msn)>,
+    gotos: Vec<Goto>,
     bytes: usize,
     newest: Msn,
+}
+
+/// What a buffer holds, taken apart. The state is: range deletes and gotos, then the keyed messages.
+pub(crate) struct Messages {
+    pub(crate) ranges: Vec<(KeyRange, Msn)>,
+    pub(crate) gotos: Vec<Goto>,
+    pub(crate) keyed: BTreeMap<Bytes, (Msn, Pending)>,
 }
 
 impl MessageBuffer {
@@ -35,6 +46,7 @@ impl MessageBuffer {
     pub(crate) fn from_parts(
         keyed: impl IntoIterator<Item = (Bytes, Msn, Pending)>,
         ranges: Vec<(KeyRange, Msn)>,
+        gotos: Vec<Goto>,
     ) -> Option<Self> {
         let mut buffer = Self::default();
         for window in ranges.windows(2) {
@@ -50,6 +62,12 @@ impl MessageBuffer {
             buffer.newest = buffer.newest.max(*msn);
         }
         buffer.ranges = ranges;
+        for goto in gotos {
+            if buffer.ranges_in(&goto.range).next().is_some() {
+                return None;
+            }
+            buffer.add_goto(goto);
+        }
         for (key, msn, pending) in keyed {
             buffer.bytes += Self::keyed_weight(&key, &pending);
             buffer.newest = buffer.newest.max(msn);
@@ -62,7 +80,7 @@ impl MessageBuffer {
 
     /// True if it holds nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.keyed.is_empty() && self.ranges.is_empty()
+        self.keyed.is_empty() && self.ranges.is_empty() && self.gotos.is_empty()
     }
 
     /// Memory that the messages take, in bytes.
@@ -106,6 +124,27 @@ impl MessageBuffer {
         self.ranges.get(next).is_some_and(|(range, _)| range.contains(key))
     }
 
+    /// The goto that a key lies in.
+    pub(crate) fn goto_of(&self, key: &[u8]) -> Option<&Goto> {
+        let next = self.gotos.partition_point(|goto| !goto.range.upper.is_above(key));
+        self.gotos.get(next).filter(|goto| goto.range.contains(key))
+    }
+
+    /// Gotos in key order.
+    pub(crate) fn gotos(&self) -> &[Goto] {
+        &self.gotos
+    }
+
+    /// The nodes that gotos lead to, one for each goto.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = NodeId> {
+        self.gotos.iter().map(|goto| goto.target)
+    }
+
+    /// True if a message that is not in the buffer itself can have set the key: nothing in it hides what is below.
+    pub(crate) fn passes(&self, key: &[u8]) -> bool {
+        self.pending(key).is_none() && !self.deletes(key) && self.goto_of(key).is_none()
+    }
+
     /// True if a delete waits for a key or a range.
     pub(crate) fn holds_deletes(&self) -> bool {
         !self.ranges.is_empty() || self.keyed.values().any(|(_, pending)| *pending == Pending::Delete)
@@ -139,41 +178,61 @@ impl MessageBuffer {
         }
     }
 
-    /// Adds a range delete: it eats the keyed messages and fragments that it covers.
+    /// Adds a range delete: it eats the messages that it covers.
     pub(crate) fn push_range(&mut self, range: KeyRange, msn: Msn) {
         if range.is_empty() {
             return;
         }
         self.newest = self.newest.max(msn);
         self.eat(&range);
-        // Fragments that overlap are cut back or dropped; the new one takes their place (BUF-2).
-        let first = self.ranges.partition_point(|(fragment, _)| fragment.upper <= range.lower);
-        let last = self.ranges.partition_point(|(fragment, _)| fragment.lower < range.upper);
-        let mut replacement = Vec::with_capacity(3);
-        if first < last {
-            let (head, head_msn) = &self.ranges[first];
-            if head.lower < range.lower {
-                replacement.push((KeyRange::new(head.lower.clone(), range.lower.clone()), *head_msn));
-            }
-        }
-        let tail = (first < last)
-            .then(|| &self.ranges[last - 1])
-            .filter(|(tail, _)| tail.upper > range.upper)
-            .map(|(tail, tail_msn)| (KeyRange::new(range.upper.clone(), tail.upper.clone()), *tail_msn));
-        replacement.push((range, msn));
-        replacement.extend(tail);
-        self.bytes += replacement.iter().map(|(range, _)| Self::range_weight(range)).sum::<usize>();
-        let dropped = self.ranges.splice(first..last, replacement);
-        self.bytes -= dropped.map(|(range, _)| Self::range_weight(&range)).sum::<usize>();
+        let at = self.ranges.partition_point(|(fragment, _)| fragment.upper <= range.lower);
+        self.bytes += Self::range_weight(&range);
+        self.ranges.insert(at, (range, msn));
     }
 
-    /// Drops the keyed messages inside a range.
+    /// Adds a goto: it eats the messages that it covers.
+    pub(crate) fn push_goto(&mut self, goto: Goto) {
+        self.newest = self.newest.max(goto.msn);
+        self.eat(&goto.range);
+        self.add_goto(goto);
+    }
+
+    fn add_goto(&mut self, goto: Goto) {
+        self.newest = self.newest.max(goto.msn);
+        self.bytes += Self::goto_weight(&goto);
+        let at = self.gotos.partition_point(|other| other.range.upper <= goto.range.lower);
+        self.gotos.insert(at, goto);
+    }
+
+    /// Drops everything inside a range; fragments that reach over its ends are cut back (BUF-2).
     pub(crate) fn eat(&mut self, range: &KeyRange) {
         let eaten: Vec<Bytes> = self.keyed_in(range).map(|(key, _)| key.clone()).collect();
         for key in eaten {
             if let Some((_, pending)) = self.keyed.remove(&key) {
                 self.bytes -= Self::keyed_weight(&key, &pending);
             }
+        }
+        let first = self.ranges.partition_point(|(fragment, _)| fragment.upper <= range.lower);
+        let last = self.ranges.partition_point(|(fragment, _)| fragment.lower < range.upper);
+        if first < last {
+            let cut: Vec<_> = self.ranges[first..last]
+                .iter()
+                .flat_map(|(fragment, msn)| outside(fragment, range).map(|rest| (rest, *msn)))
+                .collect();
+            self.bytes += cut.iter().map(|(range, _)| Self::range_weight(range)).sum::<usize>();
+            let dropped = self.ranges.splice(first..last, cut);
+            self.bytes -= dropped.map(|(range, _)| Self::range_weight(&range)).sum::<usize>();
+        }
+        let first = self.gotos.partition_point(|goto| goto.range.upper <= range.lower);
+        let last = self.gotos.partition_point(|goto| goto.range.lower < range.upper);
+        if first < last {
+            let cut: Vec<_> = self.gotos[first..last]
+                .iter()
+                .flat_map(|goto| outside(&goto.range, range).map(|rest| Goto { range: rest, ..goto.clone() }))
+                .collect();
+            self.bytes += cut.iter().map(Self::goto_weight).sum::<usize>();
+            let dropped = self.gotos.splice(first..last, cut);
+            self.bytes -= dropped.map(|goto| Self::goto_weight(&goto)).sum::<usize>();
         }
     }
 
@@ -197,7 +256,23 @@ impl MessageBuffer {
             }
             right.add_fragment(KeyRange::new(range.lower.max(bound.clone()), range.upper), msn);
         }
+        let first = self.gotos.partition_point(|goto| goto.range.upper <= *bound);
+        for goto in self.gotos.drain(first..).collect::<Vec<_>>() {
+            self.bytes -= Self::goto_weight(&goto);
+            if goto.range.lower < *bound {
+                let left = KeyRange::new(goto.range.lower.clone(), bound.clone());
+                self.add_goto(Goto { range: left, ..goto.clone() });
+            }
+            let lower = goto.range.lower.clone().max(bound.clone());
+            right.add_goto(Goto { range: KeyRange::new(lower, goto.range.upper.clone()), ..goto });
+        }
         right
+    }
+
+    /// What of it lies inside a range.
+    pub(crate) fn inside(mut self, range: &KeyRange) -> Self {
+        drop(self.split_off(&range.upper));
+        self.split_off(&range.lower)
     }
 
     /// Takes in a buffer whose messages all lie at or above `border`, all of its own below it. Fragments that reach
@@ -209,6 +284,9 @@ impl MessageBuffer {
             if lower < range.upper {
                 self.add_fragment(KeyRange::new(lower, range.upper), msn);
             }
+        }
+        for goto in right.gotos {
+            self.add_goto(goto);
         }
         for (key, (msn, pending)) in right.keyed {
             self.bytes += Self::keyed_weight(&key, &pending);
@@ -244,6 +322,15 @@ impl MessageBuffer {
             );
             buffer.add_fragment(range, msn);
         }
+        for mut goto in self.gotos {
+            // Never widened: what lies outside is not the target's.
+            goto.range = KeyRange::new(
+                relift_bound(&goto.range.lower, prefix, strip),
+                relift_bound(&goto.range.upper, prefix, strip),
+            );
+            relift_way(&mut goto.xf.strip, &mut goto.xf.prepend, prefix, strip);
+            buffer.add_goto(goto);
+        }
         for (key, (msn, pending)) in self.keyed {
             let key = relift_key(&key, prefix, strip);
             buffer.bytes += Self::keyed_weight(&key, &pending);
@@ -252,10 +339,15 @@ impl MessageBuffer {
         buffer
     }
 
-    /// Takes it apart: the fragments, then the keyed messages.
-    #[allow(clippy::type_complexity, reason = "the pair is taken apart at once by the callers")]
-    pub(crate) fn into_parts(self) -> (Vec<(KeyRange, Msn)>, BTreeMap<Bytes, (Msn, Pending)>) {
-        (self.ranges, self.keyed)
+    /// The same buffer without its gotos.
+    pub(crate) fn without_gotos(mut self) -> Self {
+        self.bytes -= self.gotos.drain(..).map(|goto| Self::goto_weight(&goto)).sum::<usize>();
+        self
+    }
+
+    /// Takes it apart.
+    pub(crate) fn into_messages(self) -> Messages {
+        Messages { ranges: self.ranges, gotos: self.gotos, keyed: self.keyed }
     }
 
     fn keyed_weight(key: &Bytes, pending: &Pending) -> usize {
@@ -264,6 +356,10 @@ impl MessageBuffer {
 
     fn range_weight(range: &KeyRange) -> usize {
         range.lower.bytes.len() + range.upper.bytes.len() + ENTRY_OVERHEAD
+    }
+
+    fn goto_weight(goto: &Goto) -> usize {
+        goto.range.lower.bytes.len() + goto.range.upper.bytes.len() + goto.xf.prepend.len() + ENTRY_OVERHEAD
     }
 
     /// Panics if BUF-1 to BUF-3 or the count of bytes are broken.
@@ -279,6 +375,13 @@ impl MessageBuffer {
             for (key, _) in self.keyed_in(range) {
                 assert!(!matches!(self.keyed[key].1, Pending::Changes(_)), "BUF-3: settled on the fragment");
             }
+        }
+        for window in self.gotos.windows(2) {
+            assert!(window[0].range.upper <= window[1].range.lower, "BUF-2");
+        }
+        for goto in &self.gotos {
+            assert!(!goto.range.is_empty() && self.ranges_in(&goto.range).next().is_none(), "BUF-2");
+            bytes += Self::goto_weight(goto);
         }
         bytes += self.keyed.iter().map(|(key, (_, pending))| Self::keyed_weight(key, pending)).sum::<usize>();
         assert_eq!(bytes, self.bytes);
@@ -298,4 +401,11 @@ fn relift_outer(bound: &Bound, prefix: &[u8], strip: &[u8]) -> Bound {
         return bound.clone();
     }
     relift_bound(bound, prefix, strip)
+}
+
+/// The pieces of a fragment that lie outside of a range that overlaps it.
+fn outside(fragment: &KeyRange, range: &KeyRange) -> impl Iterator<Item = KeyRange> + use<> {
+    let below = KeyRange::new(fragment.lower.clone(), range.lower.clone());
+    let above = KeyRange::new(range.upper.clone(), fragment.upper.clone());
+    [below, above].into_iter().filter(|piece| !piece.is_empty())
 }

@@ -8,9 +8,12 @@ pub(crate) mod merge;
 pub(crate) mod message_buffer;
 #[cfg(test)]
 mod message_buffer_tests;
+pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod part;
 pub(crate) mod query;
+pub(crate) mod range_clone;
 pub(crate) mod scan;
+pub(crate) mod sharing;
 pub(crate) mod split;
 pub(crate) mod tree;

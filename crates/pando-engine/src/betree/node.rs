@@ -16,6 +16,7 @@ use parking_lot::RwLock;
 
 use super::interior::{Interior, Lowered};
 use super::leaf::Leaf;
+use crate::volume::Shape;
 use crate::{Error, Result};
 
 /// A node that the cache knows.
@@ -29,6 +30,8 @@ pub(crate) struct CachedNode {
     pub(crate) used: AtomicBool,
     /// True for a root (TREE-1): it stays in memory.
     pub(crate) pinned: AtomicBool,
+    /// True if more than one edge, goto or root names it (BT-5): it must not change.
+    pub(crate) shared: AtomicBool,
     /// The contents. Lock order: parent before child; the gate before any node.
     pub(crate) state: RwLock<Node>,
 }
@@ -93,6 +96,7 @@ impl CachedNode {
             tree,
             used: AtomicBool::new(true),
             pinned: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
             state: RwLock::new(node),
         })
     }
@@ -209,21 +213,25 @@ impl Node {
 }
 
 impl Body {
-    /// Takes in the messages of the edge above, range deletes first (BUF-3). What they need is in memory.
-    pub(crate) fn receive(&mut self, messages: Lowered, bounds: &KeyRange, basement_bytes: usize) {
+    /// Takes in the messages of the edge above, range deletes and gotos first (BUF-3). What they need is in memory.
+    pub(crate) fn receive(&mut self, messages: Lowered, bounds: &KeyRange, shape: &Shape, height: u8) {
         match self {
             Self::Leaf(leaf) => {
+                assert!(messages.gotos.is_empty(), "BT-3: no goto leads below a leaf");
                 for (range, msn) in &messages.ranges {
                     leaf.delete_range(range, *msn);
                 }
                 for (key, msn, pending) in &messages.keyed {
-                    leaf.apply(key, *msn, pending, basement_bytes);
+                    leaf.apply(key, *msn, pending, shape.basement_bytes);
                 }
                 leaf.drop_empty();
             }
             Self::Interior(interior) => {
                 for (range, msn) in &messages.ranges {
                     interior.push_range(range, bounds, *msn);
+                }
+                for goto in &messages.gotos {
+                    interior.push_goto(goto, bounds, height);
                 }
                 for (key, msn, pending) in messages.keyed {
                     interior.push(key, msn, pending);

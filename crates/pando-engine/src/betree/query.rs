@@ -9,13 +9,13 @@ use bytes::Bytes;
 use pando_format::{Pending, Tree};
 
 use super::node::{Body, CachedNode};
+use super::sharing::lifts_too_much;
 use crate::volume::Volume;
 use crate::{Error, Miss, Result};
 
 impl Volume {
     /// The value of a key, or [`Error::Miss`].
     pub(crate) fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>> {
-        self.check_whole()?;
         self.stats.gets.fetch_add(1, Ordering::Relaxed);
         let root = self.root(tree).read();
         self.get_in(&root, key, None)
@@ -46,16 +46,17 @@ impl Volume {
         if let Some(pending @ (Pending::Put(_) | Pending::Delete)) = pending {
             return Ok(pending.apply(None));
         }
-        let below = if child.id.is_empty() || buffer.deletes(key) {
+        let below = if let Some(goto) = buffer.goto_of(key) {
+            let rest = key.get(goto.xf.strip as usize..).ok_or_else(|| lifts_too_much(node))?;
+            let key = [&goto.xf.prepend[..], rest].concat();
+            self.get_in(&*self.cached(goto.target)?, &key, Some(goto.height))?
+        } else if child.id.is_empty() || buffer.deletes(key) {
             None
+        } else if child.xf.is_some() {
+            let key = child.translate(key).ok_or_else(|| lifts_too_much(node))?;
+            self.get_in(&*self.cached(child.id)?, &key, Some(state.height - 1))?
         } else {
-            let Some(lowered) = key.get(child.strip as usize..) else {
-                return Err(Error::damaged_node(
-                    Some(node.tree),
-                    node.id,
-                    "an edge lifts more than its keys hold",
-                ));
-            };
+            let lowered = key.get(child.strip as usize..).ok_or_else(|| lifts_too_much(node))?;
             self.get_in(&*self.cached(child.id)?, lowered, Some(state.height - 1))?
         };
         Ok(match pending {

@@ -9,24 +9,24 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pando_format::{Bound, KeyRange, Pending, Tree};
 
-use super::lifting::edge_prefix;
 use super::message_buffer::MessageBuffer;
+use super::names::Names;
 use super::node::{Body, CachedNode};
+use super::sharing::lifts_too_much;
 use crate::volume::Volume;
 use crate::{Direction, Error, Miss, Result, Scan, ScanLimit};
 
-/// A buffer on the path from the root, and how many bytes of the full keys its node does not see.
+/// A buffer on the path from the root, and how its node's keys are made from full ones.
 struct Level<'a> {
     buffer: &'a MessageBuffer,
-    lifted: usize,
+    names: &'a Names,
     above: Option<&'a Level<'a>>,
 }
 
 /// A node on the path, as a scan sees it.
 struct Place<'a> {
-    /// What all full keys in the node begin with.
-    prefix: Bytes,
-    /// The node's bounds as full keys.
+    names: Names,
+    /// What can be seen of the node, as full keys.
     bounds: KeyRange,
     height: Option<u8>,
     above: Option<&'a Level<'a>>,
@@ -55,12 +55,12 @@ impl Volume {
         direction: Direction,
         limit: ScanLimit,
     ) -> Result<Scan> {
-        self.check_whole()?;
         self.stats.scans.fetch_add(1, Ordering::Relaxed);
         let mut out = Collector { direction, limit, entries: Vec::new(), bytes: 0 };
         let mut rest = range.clone();
         while !rest.is_empty() && !out.is_full() {
-            let place = Place { prefix: Bytes::new(), bounds: KeyRange::all(), height: None, above: None };
+            let names = Names::root();
+            let place = Place { names, bounds: KeyRange::all(), height: None, above: None };
             let root = self.root(tree).read();
             match self.scan_in(&root, &place, &rest, &mut out) {
                 Ok(done) => match direction {
@@ -87,7 +87,8 @@ impl Volume {
     ) -> Result<Bound> {
         let state = node.state.read();
         state.expect_height(node, place.height)?;
-        let (lower, upper) = (range.lower.strip(&place.prefix), range.upper.strip(&place.prefix));
+        let names = &place.names;
+        let (lower, upper) = (names.to_local(&range.lower), names.to_local(&range.upper));
         let forward = out.direction == Direction::Forward;
         let interior = match &state.body {
             Body::Leaf(leaf) => {
@@ -105,14 +106,13 @@ impl Volume {
                 };
                 let mut piece = place.bounds.intersection(range);
                 if index > 0 {
-                    let first = Bound::before(leaf.basements[index].first_key.clone()).prepend(&place.prefix);
-                    piece.lower = piece.lower.max(first);
+                    let first = Bound::before(leaf.basements[index].first_key.clone());
+                    piece.lower = piece.lower.max(names.to_full(&first));
                 }
                 if let Some(next) = leaf.basements.get(index + 1) {
-                    piece.upper =
-                        piece.upper.min(Bound::before(next.first_key.clone()).prepend(&place.prefix));
+                    piece.upper = piece.upper.min(names.to_full(&Bound::before(next.first_key.clone())));
                 }
-                let local = KeyRange::new(piece.lower.strip(&place.prefix), piece.upper.strip(&place.prefix));
+                let local = names.range_to_local(&piece);
                 let entries = &basement.entries[basement.positions(&local)];
                 return Ok(merge(entries, place, &piece, out));
             }
@@ -125,25 +125,45 @@ impl Volume {
         };
         let mut bounds = place.bounds.clone();
         if index > 0 {
-            bounds.lower = interior.pivots[index - 1].prepend(&place.prefix);
+            bounds.lower = bounds.lower.max(names.to_full(&interior.pivots[index - 1]));
         }
         if let Some(pivot) = interior.pivots.get(index) {
-            bounds.upper = pivot.prepend(&place.prefix);
+            bounds.upper = bounds.upper.min(names.to_full(pivot));
         }
-        let level = Level { buffer, lifted: place.prefix.len(), above: place.above };
-        let lifted = if child.id.is_empty() { 0 } else { child.strip as usize };
-        let Some(prefix) = edge_prefix(&bounds, place.prefix.len() + lifted) else {
-            return Err(Error::damaged_node(
-                Some(node.tree),
-                node.id,
-                "an edge lifts more than its keys share",
-            ));
+        let level = Level { buffer, names, above: place.above };
+        // Where a goto covers the near end of the range, it leads on; where one comes later, the piece ends at it.
+        let mut goto = None;
+        for other in buffer.gotos() {
+            let covered = KeyRange::new(names.to_full(&other.range.lower), names.to_full(&other.range.upper));
+            let is_here = if forward {
+                covered.lower <= range.lower && range.lower < covered.upper
+            } else {
+                covered.lower < range.upper && range.upper <= covered.upper
+            };
+            if is_here {
+                bounds = bounds.intersection(&covered);
+                goto = Some(other);
+                break;
+            }
+            if forward && covered.lower > range.lower {
+                bounds.upper = bounds.upper.min(covered.lower);
+            } else if !forward && covered.upper < range.upper {
+                bounds.lower = bounds.lower.max(covered.upper);
+            }
+        }
+        let (id, height, strip, prepend) = match goto {
+            Some(goto) => (goto.target, goto.height, goto.xf.strip as usize, &goto.xf.prepend[..]),
+            None if child.id.is_empty() => (child.id, 0, 0, &[][..]),
+            None => (child.id, state.height.wrapping_sub(1), child.strip as usize, child.prepended()),
         };
-        let below = Place { prefix, bounds, height: Some(state.height.wrapping_sub(1)), above: Some(&level) };
-        if child.id.is_empty() {
+        let Some(names) = names.below(&bounds, strip, prepend) else {
+            return Err(lifts_too_much(node));
+        };
+        let below = Place { names, bounds, height: Some(height), above: Some(&level) };
+        if id.is_empty() {
             return Ok(merge(&[], &below, &below.bounds.intersection(range), out));
         }
-        self.scan_in(&*self.cached(child.id)?, &below, range, out)
+        self.scan_in(&*self.cached(id)?, &below, range, out)
     }
 }
 
@@ -157,12 +177,11 @@ struct Overlay<'a> {
 /// Merges a basement's entries with the messages above; returns how far it got.
 fn merge(entries: &[(Bytes, Bytes)], place: &Place<'_>, piece: &KeyRange, out: &mut Collector) -> Bound {
     let forward = out.direction == Direction::Forward;
-    let prefix = &place.prefix;
+    let prefix = &place.names.prefix;
     let mut overlays = Vec::new();
     let mut above = place.above;
     while let Some(level) = above {
-        let seen = &prefix[..level.lifted];
-        let local = KeyRange::new(piece.lower.strip(seen), piece.upper.strip(seen));
+        let local = level.names.range_to_local(piece);
         let deletes = level.buffer.ranges_in(&local).next().is_some();
         let mut keyed: Vec<_> = level.buffer.keyed_in(&local).collect();
         if deletes || !keyed.is_empty() {
@@ -178,9 +197,11 @@ fn merge(entries: &[(Bytes, Bytes)], place: &Place<'_>, piece: &KeyRange, out: &
     let mut head = base.next();
     loop {
         // The nearest key of all sources, as the leaf sees it.
-        let mut nearest: Option<&[u8]> = head.map(|(key, _)| &key[..]);
+        let local = place.names.local.len();
+        let mut nearest: Option<&[u8]> = head.map(|(key, _)| &key[local..]);
         for overlay in &mut overlays {
-            let skip = prefix.len() - overlay.level.lifted;
+            let names = overlay.level.names;
+            let skip = names.local.len() + prefix.len() - names.prefix.len();
             if let Some(&(key, _)) = overlay.keyed.peek() {
                 let key = &key[skip..];
                 if nearest.is_none_or(|near| if forward { key < near } else { key > near }) {
@@ -194,15 +215,15 @@ fn merge(entries: &[(Bytes, Bytes)], place: &Place<'_>, piece: &KeyRange, out: &
         let full: Bytes = [&prefix[..], nearest].concat().into();
         let mut value = None;
         if let Some((key, old)) = head
-            && key[..] == full[prefix.len()..]
+            && key[local..] == full[prefix.len()..]
         {
             value = Some(old.clone());
             head = base.next();
         }
         // Collected from the leaf upwards: the lowest level is the oldest.
         for overlay in &mut overlays {
-            let seen = &full[overlay.level.lifted..];
-            if overlay.deletes && value.is_some() && overlay.level.buffer.deletes(seen) {
+            let seen = overlay.level.names.key_to_local(&full);
+            if overlay.deletes && value.is_some() && overlay.level.buffer.deletes(&seen) {
                 value = None;
             }
             if overlay.keyed.peek().is_some_and(|(key, _)| key[..] == *seen) {

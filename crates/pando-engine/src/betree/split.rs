@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use pando_format::key::common_prefix;
-use pando_format::{Bound, KeyRange};
+use pando_format::{Bound, KeyRange, NodeId};
 
 use super::interior::{Child, Interior};
 use super::leaf::{BasementSlot, Leaf};
@@ -77,6 +77,7 @@ impl Volume {
             let buffer =
                 std::mem::replace(&mut interior.children[index].buffer, Part::new(MessageBuffer::default()));
             let mut rest = buffer.into_value().expect("the parent is loaded");
+            let targets: Vec<NodeId> = rest.targets().collect();
             let mut children = Vec::with_capacity(edges.len());
             for (at, (id, strip)) in edges.into_iter().enumerate() {
                 let above_border = pivots.get(at).map(|pivot| rest.split_off(pivot));
@@ -85,6 +86,9 @@ impl Volume {
                 edge.count_buffer();
                 children.push(edge);
             }
+            // A goto over a border of the pieces has become two.
+            let buffers = children.iter().filter_map(|edge: &Child| edge.buffer.get());
+            self.settle(targets, buffers.flat_map(|buffer| buffer.targets()));
             interior.children.splice(index..=index, children);
             interior.pivots.splice(index..index, pivots);
             self.account(&mut above);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use pando_format::operation::BLOCK_VALUE_LENGTH;
-use pando_format::{KeyRange, Msn, NodeId, Pending, Tree};
+use pando_format::{Goto, KeyRange, Msn, NodeId, Pending, Tree};
 use parking_lot::{Mutex, RwLock};
 
 use super::interior::{Child, Interior};
@@ -110,7 +110,14 @@ impl Volume {
                 leaf.drop_empty();
                 false
             }
-            Body::Interior(interior) => interior.push_range(range, &KeyRange::all(), msn),
+            Body::Interior(interior) => {
+                let before = if interior.holds_gotos() { interior.references() } else { Vec::new() };
+                let covers = interior.push_range(range, &KeyRange::all(), msn);
+                if !before.is_empty() {
+                    self.settle(before, interior.references());
+                }
+                covers
+            }
         };
         self.account(&mut state);
         drop(state);
@@ -118,6 +125,24 @@ impl Volume {
             self.root(tree).covered.store(true, Ordering::Relaxed);
             self.wake_maintenance();
         }
+    }
+
+    /// Brings a goto into a tree that is higher than its target. The caller holds the sequencer and the tree's maintenance token.
+    pub(crate) fn inject_goto(&self, tree: Tree, goto: &Goto) {
+        self.stats.messages.fetch_add(1, Ordering::Relaxed);
+        let root = self.root(tree).read();
+        let mut state = root.state.write();
+        self.mark_dirty(&root, &mut state);
+        let height = state.height;
+        let interior = state.interior_mut();
+        let before = interior.references();
+        interior.push_goto(goto, &KeyRange::all(), height);
+        self.settle(before, interior.references());
+        self.account(&mut state);
+        drop(state);
+        // The root may have more edges than it should now.
+        self.root(tree).covered.store(true, Ordering::Relaxed);
+        self.wake_maintenance();
     }
 
     /// The straight-to-leaf path (FAST16, 2.1): a message whose whole path is in memory, and whose key nothing on that
@@ -139,12 +164,11 @@ impl Volume {
     fn go_straight(&self, way: &Way<'_>, interior: &Interior, height: u8, key: Bytes) -> bool {
         let child = &interior.children[interior.index_of(&key)];
         let Some(buffer) = child.buffer.get() else { return false };
-        if child.id.is_empty() || child.xf.is_some() || buffer.pending(&key).is_some() || buffer.deletes(&key)
-        {
+        if child.id.is_empty() || child.xf.is_some() || !buffer.passes(&key) {
             return false;
         }
         let Some(node) = self.cache.peek(child.id) else { return false };
-        if key.len() < child.strip as usize {
+        if key.len() < child.strip as usize || node.shared.load(Ordering::Relaxed) {
             return false;
         }
         let key = key.slice(child.strip as usize..);

@@ -83,12 +83,15 @@ impl Volume {
             let mut state = self.node_of(header, entry.clone());
             let mut shard = self.cache.shard(id).lock();
             // CACHE-1: between the read and now the node may have been loaded, changed, written and evicted.
-            if self.table.lookup(id).as_ref().map(|now| now.generation) != Some(entry.generation) {
+            let now = self.table.lookup(id);
+            if now.as_ref().map(|now| now.generation) != Some(entry.generation) {
                 continue;
             }
             if let std::collections::hash_map::Entry::Vacant(vacant) = shard.entry(id) {
                 self.account(&mut state);
-                vacant.insert(CachedNode::new(id, entry.tree, state));
+                let node = CachedNode::new(id, entry.tree, state);
+                node.shared.store(now.is_some_and(|now| now.references > 1), Ordering::Relaxed);
+                vacant.insert(node);
                 self.stats.nodes_read.fetch_add(1, Ordering::Relaxed);
             }
             return Ok(true);
@@ -216,10 +219,7 @@ impl Volume {
         }
         let raw = open_part(Structure::BufferPart, &stored, entry).map_err(|error| damaged(&error))?;
         let part = BufferPart::decode(&raw).map_err(|error| damaged(&error))?;
-        if !part.gotos.is_empty() {
-            return Err(damaged(&"it holds goto messages, which this version cannot follow"));
-        }
-        let buffer = MessageBuffer::from_parts(part.keyed, part.ranges);
+        let buffer = MessageBuffer::from_parts(part.keyed, part.ranges, part.gotos);
         buffer
             .map(|buffer| LoadedPart::Buffer(Arc::new(buffer)))
             .ok_or_else(|| damaged(&"its messages overlap"))

@@ -222,6 +222,7 @@ fn encode_buffer(buffer: &MessageBuffer, compression: Compression) -> EncodedPar
     for (range, msn) in buffer.ranges() {
         writer.push_range(range, *msn);
     }
+    buffer.gotos().iter().for_each(|goto| writer.push_goto(goto));
     writer.finish(compression)
 }
 

@@ -104,7 +104,7 @@ impl Volume {
             Body::Interior(interior) => {
                 let child = &interior.children[interior.index_of(key)];
                 let buffer = child.buffer.get()?;
-                if child.id.is_empty() || buffer.pending(key).is_some() || buffer.deletes(key) {
+                if child.id.is_empty() || child.xf.is_some() || !buffer.passes(key) {
                     return None;
                 }
                 let strip = child.strip as usize;

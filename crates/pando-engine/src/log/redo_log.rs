@@ -276,13 +276,6 @@ impl RedoLog {
             || state.queued_bytes >= self.batch_bytes_max() / 4 * 3
     }
 
-    /// Accepts nothing more and drops what waits (LOG-4): a record in the queue could not be carried out, and must not come back
-    /// by a replay after its caller has been told so.
-    pub fn fail(&self, cause: &Error) {
-        self.state.lock().poison(cause);
-        self.changed.notify_all();
-    }
-
     /// Why nothing can be appended any more, if a write or a flush has failed.
     pub fn failure(&self) -> Option<String> {
         self.state.lock().poison.clone()

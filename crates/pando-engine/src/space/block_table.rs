@@ -129,6 +129,11 @@ impl BlockTable {
         id
     }
 
+    /// How many edges, gotos and roots name a node; 0 for an id that is not in use.
+    pub fn references(&self, id: NodeId) -> u32 {
+        self.live.read().pages.get(id).map_or(0, |entry| entry.references)
+    }
+
     /// Sets how many edges, gotos and roots name a node, and whether it waits for reclamation (BT-4).
     ///
     /// # Panics

@@ -118,5 +118,6 @@ fn kind(operation: &Operation) -> &'static str {
         Operation::Change { change: Change::Update { .. }, .. } => "update",
         Operation::DeleteRange { .. } => "delete range",
         Operation::MoveRange { .. } => "move range",
+        Operation::CloneRange { .. } => "clone range",
     }
 }

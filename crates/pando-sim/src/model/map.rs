@@ -1,6 +1,6 @@
 //! The engine as two sorted maps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use pando_engine::{KeyRange, Operation, Tree};
@@ -65,10 +65,38 @@ impl Map {
             .filter(|(key, _)| range.contains(key))
     }
 
-    /// Does the operations of one record.
+    /// Does the operations of one record. Its moves and clones all read the state before it.
     pub fn apply(&mut self, operations: &[Operation]) {
+        let mut sources: VecDeque<Vec<(Bytes, Bytes)>> = operations
+            .iter()
+            .filter_map(|operation| match operation {
+                Operation::MoveRange { tree, from, to } | Operation::CloneRange { tree, from, to } => {
+                    let range = KeyRange::prefix(from.clone());
+                    let renamed =
+                        |key: &Bytes| Bytes::from([&to[..], &key[from.len()..]].concat());
+                    Some(self.range(*tree, &range).map(|(key, value)| (renamed(key), value.clone())).collect())
+                }
+                _ => None,
+            })
+            .collect();
+        let mut emptied = false;
         for operation in operations {
-            self.apply_one(operation);
+            let (Operation::MoveRange { tree, to, .. } | Operation::CloneRange { tree, to, .. }) = operation
+            else {
+                self.apply_one(operation);
+                continue;
+            };
+            if !std::mem::replace(&mut emptied, true) {
+                for operation in operations {
+                    if let Operation::MoveRange { tree, from, .. } = operation {
+                        self.take_range(*tree, &KeyRange::prefix(from.clone()));
+                    }
+                }
+            }
+            self.take_range(*tree, &KeyRange::prefix(to.clone()));
+            for (key, value) in sources.pop_front().expect("one was collected for each") {
+                self.set(*tree, key, Some(value));
+            }
         }
     }
 
@@ -89,11 +117,8 @@ impl Map {
             Operation::DeleteRange { tree, range } => {
                 self.take_range(*tree, range);
             }
-            Operation::MoveRange { tree, from, to } => {
-                self.take_range(*tree, &KeyRange::prefix(to.clone()));
-                for (key, value) in self.take_range(*tree, &KeyRange::prefix(from.clone())) {
-                    self.set(*tree, [&to[..], &key[from.len()..]].concat().into(), Some(value));
-                }
+            Operation::MoveRange { .. } | Operation::CloneRange { .. } => {
+                unreachable!("apply() does them together")
             }
         }
     }

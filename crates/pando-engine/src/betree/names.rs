@@ -1,0 +1,59 @@
+//! What the nodes on a way down call their keys. Lifting shortens names; a goto or xf changes how they begin (THESIS 4).
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use pando_format::{Bound, KeyRange};
+
+use super::lifting::edge_prefix;
+
+/// What a node calls its keys: a full key begins with `prefix`, and the node has `local` in the place of it. Only below an xf
+/// or a goto is `local` not empty.
+#[derive(Clone)]
+pub(crate) struct Names {
+    /// See there.
+    pub(crate) prefix: Bytes,
+    /// See there.
+    pub(crate) local: Bytes,
+}
+
+impl Names {
+    /// The names of a root: full keys.
+    pub(crate) fn root() -> Self {
+        Self { prefix: Bytes::new(), local: Bytes::new() }
+    }
+
+    /// A bound between full keys as the node has it.
+    pub(crate) fn to_local(&self, bound: &Bound) -> Bound {
+        let rest = bound.strip(&self.prefix);
+        if self.local.is_empty() { rest } else { rest.prepend(&self.local) }
+    }
+
+    /// A bound between the node's keys, for full ones.
+    pub(crate) fn to_full(&self, bound: &Bound) -> Bound {
+        let rest = if self.local.is_empty() { bound.clone() } else { bound.strip(&self.local) };
+        rest.prepend(&self.prefix)
+    }
+
+    /// A range of full keys as the node has it.
+    pub(crate) fn range_to_local(&self, range: &KeyRange) -> KeyRange {
+        KeyRange::new(self.to_local(&range.lower), self.to_local(&range.upper))
+    }
+
+    /// A full key as the node has it.
+    pub(crate) fn key_to_local<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
+        let rest = &key[self.prefix.len()..];
+        if self.local.is_empty() { Cow::Borrowed(rest) } else { Cow::Owned([&self.local, rest].concat()) }
+    }
+
+    /// The names of a node below a way that takes off `strip` bytes and puts `prepend` there, for the full keys in `bounds`;
+    /// `None` if they do not share what is taken off, which only damage can bring about.
+    pub(crate) fn below(&self, bounds: &KeyRange, strip: usize, prepend: &[u8]) -> Option<Self> {
+        if strip <= self.local.len() {
+            let local = [prepend, &self.local[strip..]].concat().into();
+            return Some(Self { prefix: self.prefix.clone(), local });
+        }
+        let prefix = edge_prefix(bounds, self.prefix.len() + strip - self.local.len())?;
+        Some(Self { prefix, local: Bytes::copy_from_slice(prepend) })
+    }
+}

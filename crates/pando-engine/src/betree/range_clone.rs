@@ -1,0 +1,234 @@
+//! Moving and cloning ranges (THESIS 4 and 5): the keys below one prefix appear below another, whatever their number.
+//!
+//! A clone is a goto to the lowest node that holds the whole range, seen through an xf. What waits above that node for
+//! keys of the range is not seen from there, so it comes along as messages of its own. A range of a few keys is copied instead:
+//! surgery on a corner of a leaf would cost whole leaves (design 4).
+//!
+//! A plan is made and carried out in one hold of the sequencer and of the tree's maintenance token, so nothing changes in between, and
+//! nothing is promised before all that is needed has been found in memory.
+
+use bytes::Bytes;
+use pando_format::edge::{Goto, Xf};
+use pando_format::key::KEY_LENGTH_MAX;
+use pando_format::{KeyRange, Msn, NodeId, Pending, Tree};
+use std::sync::atomic::Ordering;
+
+use super::message_buffer::{MessageBuffer, Messages};
+use super::names::Names;
+use super::node::Body;
+use crate::volume::Volume;
+use crate::{Direction, Error, Miss, Result, ScanLimit};
+
+/// How one range comes to its new prefix.
+pub(crate) struct Plan {
+    tree: Tree,
+    to: Bytes,
+    way: Way,
+}
+
+enum Way {
+    /// Keys, below the new prefix, and values.
+    Copy(Vec<(Bytes, Bytes)>),
+    Clone {
+        gotos: Vec<Goto>,
+        /// Messages on the way to the targets, below the new prefix, from the root down.
+        carried: Vec<MessageBuffer>,
+    },
+}
+
+impl Plan {
+    /// Bytes of messages that it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes: usize = match &self.way {
+            Way::Copy(entries) => entries.iter().map(|(key, value)| key.len() + value.len()).sum(),
+            Way::Clone { carried, .. } => carried.iter().map(MessageBuffer::bytes).sum(),
+        };
+        bytes as u64
+    }
+
+    /// The nodes that it will name: they must not go before.
+    pub(crate) fn targets(&self) -> Vec<NodeId> {
+        match &self.way {
+            Way::Copy(_) => Vec::new(),
+            Way::Clone { gotos, carried } => {
+                let own = gotos.iter().map(|goto| goto.target);
+                own.chain(carried.iter().flat_map(MessageBuffer::targets)).collect()
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// How the keys below `from` come below `to`, or [`Error::Miss`]. The caller holds the sequencer and the maintenance token.
+    pub(crate) fn plan_clone(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Plan> {
+        let root_is_leaf = self.root(tree).read().state.read().height == 0;
+        let limit = if root_is_leaf { usize::MAX } else { self.shape.node_bytes / COPIED_PART };
+        let way = match self.plan_copy(tree, from, to, limit)? {
+            Some(entries) => Way::Copy(entries),
+            None => self.plan_gotos(tree, from, to)?,
+        };
+        Ok(Plan { tree, to: to.clone(), way })
+    }
+
+    /// The keys and values for a copy; `None` if they are more than `limit` bytes.
+    fn plan_copy(
+        &self,
+        tree: Tree,
+        from: &Bytes,
+        to: &Bytes,
+        limit: usize,
+    ) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+        let limit = ScanLimit { entries: usize::MAX, bytes: limit };
+        let range = KeyRange::prefix(from.clone());
+        let mut entries = Vec::new();
+        let mut left = Some(range);
+        let mut bytes = 0;
+        while let Some(range) = left {
+            let piece = self.scan(tree, &range, Direction::Forward, limit)?;
+            for (key, value) in piece.entries {
+                bytes += key.len() + value.len();
+                let key: Bytes = [&to[..], &key[from.len()..]].concat().into();
+                if key.len() > KEY_LENGTH_MAX {
+                    return Err(Error::TooLarge { what: "a key" });
+                }
+                entries.push((key, value));
+            }
+            if bytes >= limit.bytes {
+                return Ok(None);
+            }
+            left = piece.rest;
+        }
+        Ok(Some(entries))
+    }
+
+    /// Descends as far as one node holds all of the range.
+    fn plan_gotos(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Way> {
+        let range = KeyRange::prefix(from.clone());
+        let mut carried = Vec::new();
+        let mut node = self.root(tree).read().clone();
+        let mut is_root = true;
+        let mut names = Names::root();
+        let mut expected = None;
+        loop {
+            let state = node.state.read();
+            state.expect_height(&node, expected)?;
+            let goto = |range: &KeyRange, names: &Names, target, height| {
+                goto_for(range, names, target, height, from, to)
+            };
+            let here = |names: &Names| vec![goto(&range, names, node.id, state.height)];
+            let interior = match &state.body {
+                Body::Leaf(_) => return Ok(Way::Clone { gotos: here(&names), carried }),
+                Body::Interior(interior) => interior,
+            };
+            let local = names.range_to_local(&range);
+            let (first, last) = interior.indexes_in(&local).into_inner();
+            if first != last && !is_root {
+                return Ok(Way::Clone { gotos: here(&names), carried });
+            }
+            let damaged = || {
+                Error::damaged_node(Some(tree), node.id, "an edge lifts more than its keys share")
+            };
+            if first != last {
+                // The root cannot be named from within itself (BT-3): its children are, each for its part.
+                let mut gotos = Vec::new();
+                for index in first..=last {
+                    let child = &interior.children[index];
+                    let bounds = interior.bounds_of(index, &KeyRange::all());
+                    let piece = bounds.intersection(&range);
+                    let buffer = child.buffer.get().expect("TREE-1: the root is in memory");
+                    carried.push(translated(buffer, &piece, &names, from, to));
+                    if !child.id.is_empty() && !piece.is_empty() {
+                        let below = names.below(&bounds, child.strip as usize, child.prepended());
+                        let below = below.ok_or_else(damaged)?;
+                        gotos.push(goto(&piece, &below, child.id, state.height - 1));
+                    }
+                }
+                return Ok(Way::Clone { gotos, carried });
+            }
+            let child = &interior.children[first];
+            let Some(buffer) = child.buffer.get() else {
+                return Err(Error::Miss(Miss { node: node.id, part: Some(first as u32) }));
+            };
+            carried.push(translated(buffer, &local, &names, from, to));
+            let covering = buffer.gotos().iter().find(|goto| goto.range.covers(&local));
+            let (id, height, strip, prepend) = match covering {
+                Some(goto) => (goto.target, goto.height, goto.xf.strip, &goto.xf.prepend[..]),
+                None if child.id.is_empty() => return Ok(Way::Clone { gotos: Vec::new(), carried }),
+                None => (child.id, state.height.wrapping_sub(1), child.strip, child.prepended()),
+            };
+            if covering.is_some() {
+                // It leads on; what comes along is what lies on top of it.
+                let top = carried.last_mut().expect("it was just pushed");
+                *top = std::mem::take(top).without_gotos();
+            }
+            let next = self.cached(id)?;
+            names = names.below(&range, strip as usize, prepend).ok_or_else(damaged)?;
+            expected = Some(height);
+            is_root = false;
+            drop(state);
+            node = next;
+        }
+    }
+
+    /// Does what was planned. The caller has held sequencer and maintenance token since, and holds a reference to each target.
+    pub(crate) fn carry_out(&self, plan: Plan, msn: Msn) {
+        let Plan { tree, to, way } = plan;
+        let whole = KeyRange::prefix(to);
+        self.inject_range(tree, &whole, msn);
+        match way {
+            Way::Copy(entries) => {
+                self.stats.ranges_copied.fetch_add(1, Ordering::Relaxed);
+                for (key, value) in entries {
+                    self.inject(tree, key, msn, Pending::Put(value));
+                }
+            }
+            Way::Clone { gotos, carried } => {
+                self.stats.ranges_cloned.fetch_add(1, Ordering::Relaxed);
+                for goto in gotos {
+                    self.inject_goto(tree, &Goto { msn, ..goto });
+                }
+                // The lowest are the oldest.
+                for buffer in carried.into_iter().rev() {
+                    let Messages { ranges, gotos, keyed } = buffer.into_messages();
+                    for (range, _) in ranges {
+                        self.inject_range(tree, &range.intersection(&whole), msn);
+                    }
+                    for goto in gotos {
+                        self.inject_goto(tree, &Goto { msn, ..goto });
+                    }
+                    for (key, (_, pending)) in keyed {
+                        self.inject(tree, key, msn, pending);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A range of up to this part of a node is copied.
+const COPIED_PART: usize = 64;
+
+/// A goto that makes the keys of `range`, once below `to`, those of a node.
+fn goto_for(range: &KeyRange, names: &Names, target: NodeId, height: u8, from: &[u8], to: &[u8]) -> Goto {
+    let lifted = names.prefix.len();
+    let (strip, prepend) = if lifted <= from.len() {
+        (to.len(), [&names.local[..], &from[lifted..]].concat().into())
+    } else {
+        (to.len() + lifted - from.len(), names.local.clone())
+    };
+    let local = names.range_to_local(range);
+    let moved = |bound: &pando_format::Bound| bound.strip(from).prepend(to);
+    Goto {
+        range: KeyRange::new(moved(&range.lower), moved(&range.upper)),
+        msn: Msn::default(),
+        target,
+        height,
+        xf: Xf { strip: strip as u32, prepend, lower: local.lower, upper: local.upper },
+    }
+}
+
+/// The messages of a buffer for keys of `local`, all below `from`, as messages for keys below `to`.
+fn translated(buffer: &MessageBuffer, local: &KeyRange, names: &Names, from: &[u8], to: &[u8]) -> MessageBuffer {
+    let own = [&names.local[..], &from[names.prefix.len()..]].concat();
+    buffer.clone().inside(local).relift(&[], &own).relift(to, &[])
+}

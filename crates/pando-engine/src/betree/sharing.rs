@@ -1,0 +1,130 @@
+//! Shared nodes: reference counts, and copy on write (THESIS 4, design 4).
+//!
+//! A clone is one more edge or goto to a node that is there. From then on the node has several names, and whoever has to
+//! change it under one of them copies it first: one node, whose children are shared from then on.
+//!
+//! * BT-4 a node's count in the block table is the number of edges, gotos and roots that name it. Who changes what a node names
+//!   settles the difference ([`Volume::settle`]) under the same gate or sequencer; at zero the node is doomed.
+//! * BT-5 a node with a count above one is never changed, nor is what hangs below it: every change comes down from a root, and each
+//!   step down goes through [`Volume::own_child`], or stops at a node that is shared.
+//! * INT-3 the same holds for an edge with an xf, whatever the count of its node: the copy holds what the edge's bounds let
+//!   through, under the names that the edge gives it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use pando_format::{KeyRange, NodeId};
+
+use super::leaf::Leaf;
+use super::node::{Body, Node, NodeRef};
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+impl Volume {
+    /// True if a node has more than one name (BT-5).
+    pub(crate) fn is_shared(&self, id: NodeId) -> bool {
+        self.table.references(id) > 1
+    }
+
+    /// Brings the counts in line after nodes that named `before` name `after` instead (BT-4). What nothing names any more is
+    /// doomed. The caller holds the gate or the sequencer.
+    pub(crate) fn settle(
+        &self,
+        before: impl IntoIterator<Item = NodeId>,
+        after: impl IntoIterator<Item = NodeId>,
+    ) {
+        let mut changes: BTreeMap<NodeId, i64> = BTreeMap::new();
+        for id in after {
+            *changes.entry(id).or_default() += 1;
+        }
+        for id in before {
+            *changes.entry(id).or_default() -= 1;
+        }
+        for (id, change) in changes.into_iter().filter(|(_, change)| *change != 0) {
+            let references = i64::from(self.table.references(id)) + change;
+            let references = u32::try_from(references).expect("BT-4: no more names go than there are");
+            self.table.set_references(id, references, references == 0);
+            if let Some(node) = self.cache.peek(id) {
+                node.shared.store(references > 1, Ordering::Relaxed);
+            }
+            if references == 0 {
+                self.doomed.lock().push(id);
+            }
+        }
+    }
+
+    /// The node behind an edge of a node that may be changed, for a change: a copy takes its place if it has other names, or is
+    /// seen through an xf. Only for the holder of the maintenance token (TREE-2). Waits for the device.
+    pub(crate) fn own_child(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<NodeRef> {
+        loop {
+            let (id, translated) = {
+                let state = parent.state.read();
+                let edge = &state.interior().children[index];
+                (edge.id, edge.xf.is_some())
+            };
+            let child = self.node(id)?;
+            if !translated && !self.is_shared(id) {
+                return Ok(child);
+            }
+            self.load_all(&child)?;
+            let _gate = self.gate.read_recursive();
+            let mut above = parent.state.write();
+            let below = child.state.read();
+            if below.missing_part().is_some() {
+                continue;
+            }
+            below.expect_height(&child, Some(above.height - 1))?;
+            let (visible, _) = above.interior().bounds_below(index, own)?;
+            let edge = &above.interior().children[index];
+            let prefix = edge.prepended();
+            let mut body = match (&below.body, translated) {
+                (body, false) => body.clone(),
+                (Body::Leaf(leaf), true) => Body::Leaf(leaf.seen_through(&visible, prefix)),
+                (Body::Interior(interior), true) => {
+                    for index in 0..interior.children.len() {
+                        interior.bounds_below(index, &visible)?;
+                    }
+                    Body::Interior(interior.seen_through(&visible, prefix))
+                }
+            };
+            body.leave_image();
+            let named = match &body {
+                Body::Leaf(_) => Vec::new(),
+                Body::Interior(interior) => interior.references(),
+            };
+            let bounds = above.interior().bounds_of(index, own);
+            let copy = Node::new(below.height, body, bounds, below.born);
+            drop(below);
+            self.mark_dirty(parent, &mut above);
+            let copy = self.add_node(parent.tree, copy);
+            let edge = &mut above.interior_mut().children[index];
+            edge.id = copy.id;
+            edge.xf = None;
+            self.account(&mut above);
+            self.settle([id], named);
+            self.stats.shared_nodes_copied.fetch_add(1, Ordering::Relaxed);
+            return Ok(copy);
+        }
+    }
+}
+
+impl Leaf {
+    /// The keys that lie in `visible` and begin with `prefix`, which goes. The whole leaf is loaded.
+    fn seen_through(&self, visible: &KeyRange, prefix: &[u8]) -> Self {
+        let mut seen = Self::default();
+        for slot in &self.basements {
+            let basement = slot.part.get().expect("the whole leaf was loaded before");
+            let entries = &basement.entries[basement.positions(visible)];
+            if !entries.is_empty() {
+                let entries = entries.iter().map(|(key, value)| (key.slice(prefix.len()..), value.clone()));
+                seen.push_basement(entries.collect(), basement.shared_bytes, slot.msn);
+            }
+        }
+        seen
+    }
+}
+
+/// The error of a node that a shared way does not lead to as it should.
+pub(crate) fn lifts_too_much(node: &super::node::CachedNode) -> Error {
+    Error::damaged_node(Some(node.tree), node.id, "an edge lifts more than its keys hold")
+}
