@@ -19,6 +19,9 @@ pub const CAPACITY: u64 = 64 << 20;
 /// Misses that a query may have in a row before it counts as stuck: more than there are parts in a volume.
 const MISSES_MAX: usize = 20_000;
 
+/// Steps between two looks at every node, unless told otherwise.
+const CHECK_EVERY: usize = 200;
+
 /// Scans that may give nothing in a row before one counts as stuck.
 const EMPTY_PIECES_MAX: usize = 100_000;
 
@@ -53,6 +56,8 @@ pub struct Runner {
     lsn: Lsn,
     /// Records that are durable, since a sync or checkpoint behind them has returned.
     durable: usize,
+    /// Steps between two looks at every node.
+    check_every: usize,
 }
 
 impl Runner {
@@ -66,7 +71,13 @@ impl Runner {
     pub fn open(device: Arc<SimulatedDevice>, history: History) -> Result<Self, Error> {
         let engine = Engine::open(device.clone(), options())?;
         let durable = history.length();
-        Ok(Self { device, engine, history, lsn: Lsn(0), durable })
+        Ok(Self { device, engine, history, lsn: Lsn(0), durable, check_every: CHECK_EVERY })
+    }
+
+    /// Looks at every node each so many steps.
+    pub fn check_every(mut self, steps: usize) -> Self {
+        self.check_every = steps;
+        self
     }
 
     /// The device below.
@@ -179,8 +190,18 @@ impl Runner {
         for (number, step) in steps.iter().enumerate() {
             let outcome = self.step(step).map_err(|what| format!("step {number}: {what}"))?;
             outcome.map_err(|error| format!("step {number} ({}): {error}", name(step)))?;
+            if number % self.check_every == self.check_every - 1 {
+                self.check_nodes().map_err(|what| format!("after step {number}: {what}"))?;
+            }
         }
-        self.check_contents()
+        self.check_contents()?;
+        self.check_nodes()
+    }
+
+    /// Looks at every node, its references and its invariants.
+    pub fn check_nodes(&self) -> Result<(), String> {
+        let report = self.engine.check(&mut |_, _| {}).map_err(|error| error.to_string())?;
+        if report.problems.is_empty() { Ok(()) } else { Err(report.problems.join("; ")) }
     }
 
     /// Compares everything, in both directions.

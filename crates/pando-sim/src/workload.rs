@@ -56,6 +56,8 @@ pub struct Mix {
     pub looks: u64,
     /// Records of one range delete and nothing else.
     pub range_deletes: u64,
+    /// Records of nothing but moves and clones.
+    pub clones: u64,
 }
 
 impl Mix {
@@ -73,7 +75,11 @@ impl Mix {
         settles: 0,
         looks: 0,
         range_deletes: 0,
+        clones: 0,
     };
+
+    /// For trees that share many nodes.
+    pub const CLONES: Self = Self { steps: 2500, clones: 60, reopens: 4, checkpoints: 10, background: 200, ..Self::QUERIES };
 
     /// For crashes: little data, and something durable every now and then.
     pub const CRASHES: Self = Self {
@@ -107,6 +113,7 @@ impl Mix {
         settles: 150,
         looks: 200,
         range_deletes: 220,
+        clones: 0,
     };
 }
 
@@ -145,6 +152,9 @@ fn step(random: &mut Random, mix: &Mix) -> Step {
         Step::Look
     } else if is_below(mix.range_deletes) {
         Step::Apply(vec![Operation::DeleteRange { tree: tree(random), range: range(random) }])
+    } else if is_below(mix.clones) {
+        let count = 1 + random.below(3);
+        Step::Apply((0..count).map(|_| clone(random)).collect())
     } else {
         let count = 1 + random.below(mix.record_length_max);
         Step::Apply((0..count).map(|_| operation(random)).collect())
@@ -177,14 +187,7 @@ pub fn operation(random: &mut Random) -> Operation {
         }
         800..930 => Operation::Delete { tree, key: present_key(random) },
         930..980 => Operation::DeleteRange { tree, range: range(random) },
-        980..992 => {
-            let (from, to) = two_prefixes(random);
-            Operation::MoveRange { tree, from, to }
-        }
-        _ => {
-            let (from, to) = two_prefixes(random);
-            Operation::CloneRange { tree, from, to }
-        }
+        _ => clone(random),
     }
 }
 
@@ -305,6 +308,17 @@ fn narrow(a: Bound, b: Bound) -> KeyRange {
     let (lower, upper) = if a <= b { (a, b) } else { (b, a) };
     let shared = lower.bytes.iter().zip(&upper.bytes).take_while(|(a, b)| a == b).count();
     if shared >= 2 { KeyRange::new(lower, upper) } else { KeyRange::prefix(lower.bytes) }
+}
+
+fn clone(random: &mut Random) -> Operation {
+    let tree = tree(random);
+    let (from, to) = two_prefixes(random);
+    match random.below(8) {
+        0..4 => Operation::MoveRange { tree, from, to },
+        4..6 => Operation::CloneRange { tree, from, to },
+        // Clones of clones would grow without end.
+        _ => Operation::DeleteRange { tree, range: KeyRange::prefix(from) },
+    }
 }
 
 /// Prefixes of which neither begins with the other.

@@ -4,15 +4,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use pando_device::SimulatedDevice;
+use pando_engine::stats::Stats;
 use pando_engine::{Compression, FormatOptions};
 use pando_sim::runner::{CAPACITY, Runner, describe, format_options};
 use pando_sim::workload::{Mix, Step, generate};
 use pando_sim::{seeds, shrink};
 
 fn run(format: &FormatOptions, steps: &[Step]) -> Result<(), String> {
+    run_counting(format, steps, 200).map(|_| ())
+}
+
+/// Runs the steps with a look at every node each so many of them; returns what the engine counted.
+fn run_counting(format: &FormatOptions, steps: &[Step], check_every: usize) -> Result<Stats, String> {
     let device = Arc::new(SimulatedDevice::new(CAPACITY));
-    let run =
-        AssertUnwindSafe(|| Runner::format(device, format).map_err(|error| error.to_string())?.run(steps));
+    let run = AssertUnwindSafe(|| {
+        let runner = Runner::format(device, format).map_err(|error| error.to_string())?;
+        let mut runner = runner.check_every(check_every);
+        runner.run(steps)?;
+        Ok(runner.engine().stats())
+    });
     catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         Err(text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default())
@@ -69,4 +79,22 @@ fn a_checkpoint_leaves_everything_on_the_device() {
         &FormatOptions { node_bytes: Some(48 << 10), fanout: Some(16), compression, ..format },
         &Mix::CHECKPOINTS,
     );
+#[test]
+fn ranges_that_move_and_clones_hold_what_they_should() {
+    let format = FormatOptions { node_bytes: Some(4 << 10), basement_bytes: Some(512), ..format_options() };
+    check(&format, &Mix::CLONES);
+    // That nodes were shared, copied and let go is what this is about.
+    let steps = generate(1, &Mix { reopens: 0, ..Mix::CLONES });
+    let stats = run_counting(&format, &steps, 1000).expect("what was checked above holds here");
+    println!("cloned {}, copied {}, nodes copied {}", stats.ranges_cloned, stats.ranges_copied, stats.shared_nodes_copied);
+    assert!(stats.ranges_cloned > 100 && stats.shared_nodes_copied > 100, "{stats:?}");
+}
+
+#[test]
+fn every_step_of_a_small_tree_of_clones_keeps_the_invariants() {
+    let format = FormatOptions { node_bytes: Some(4 << 10), basement_bytes: Some(256), ..format_options() };
+    for seed in seeds(4) {
+        let steps = generate(seed, &Mix { steps: 600, clones: 100, ..Mix::CLONES });
+        run_counting(&format, &steps, 1).unwrap_or_else(|what| panic!("PANDO_SEED={seed}: {what}"));
+    }
 }

@@ -272,7 +272,9 @@ impl Interior {
             let buffer = child.buffer.into_value().expect("the whole node was loaded before");
             child.buffer = Part::new(buffer.inside(&range).relift(&[], prefix));
             child.count_buffer();
-            if !child.id.is_empty() {
+            if child.id.is_empty() {
+                child.strip = 0;
+            } else {
                 let mut prepend = Bytes::copy_from_slice(child.prepended());
                 relift_way(&mut child.strip, &mut prepend, &[], prefix);
                 if child.xf.is_some() || !prepend.is_empty() {

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use pando_format::{KeyRange, NodeId};
 
 use super::leaf::Leaf;
+use super::lifting::edge_prefix;
 use super::node::{Body, Node, NodeRef};
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -81,8 +82,10 @@ impl Volume {
                 (body, false) => body.clone(),
                 (Body::Leaf(leaf), true) => Body::Leaf(leaf.seen_through(&visible, prefix)),
                 (Body::Interior(interior), true) => {
-                    for index in 0..interior.children.len() {
-                        interior.bounds_below(index, &visible)?;
+                    for index in interior.indexes_in(&visible) {
+                        let seen = interior.bounds_of(index, &visible).intersection(&visible);
+                        edge_prefix(&seen, interior.children[index].strip as usize)
+                            .ok_or_else(|| lifts_too_much(&child))?;
                     }
                     Body::Interior(interior.seen_through(&visible, prefix))
                 }
