@@ -116,7 +116,19 @@ impl Volume {
     }
 
     fn trees_want_maintenance(&self) -> bool {
-        Tree::ALL.into_iter().any(|tree| self.root_load(tree) > self.shape.node_bytes)
+        Tree::ALL
+            .into_iter()
+            .any(|tree| self.root_load(tree) > self.shape.node_bytes || self.root_is_wide(tree))
+    }
+
+    /// True if a root has many more edges than it should: clones put theirs there first.
+    fn root_is_wide(&self, tree: Tree) -> bool {
+        let root = self.root(tree).read();
+        let state = root.state.read();
+        match &state.body {
+            crate::betree::node::Body::Leaf(_) => false,
+            crate::betree::node::Body::Interior(interior) => interior.children.len() > self.shape.fanout * 2,
+        }
     }
 
     /// Memory of the messages that wait in a root.
@@ -144,7 +156,9 @@ impl Volume {
     /// True if the cache is within its budget.
     pub(crate) fn has_memory(&self) -> bool {
         self.cache.memory() <= self.options.cache_bytes
-            && Tree::ALL.into_iter().all(|tree| self.root_load(tree) <= self.shape.node_bytes * 4)
+            && Tree::ALL
+                .into_iter()
+                .all(|tree| self.root_load(tree) <= self.shape.node_bytes * 4 && !self.root_is_wide(tree))
     }
 
     /// Asks for a checkpoint soon.

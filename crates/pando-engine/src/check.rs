@@ -214,9 +214,10 @@ fn broken(state: &Node, own: Option<&KeyRange>) -> Vec<String> {
                 }
             }
             let ends = leaf.basements.first().zip(last);
-            if own.zip(ends).is_some_and(|(own, (first, last))| {
-                !own.contains(&first.first_key) || !own.contains(last)
-            }) {
+            if own
+                .zip(ends)
+                .is_some_and(|(own, (first, last))| !own.contains(&first.first_key) || !own.contains(last))
+            {
                 broken.push("BT-2: a key lies outside the bounds of the edge".to_owned());
             }
         }

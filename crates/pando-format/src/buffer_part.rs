@@ -146,7 +146,11 @@ fn decode_gotos(reader: &mut Reader<'_>, count: u32) -> Result<Vec<Goto>, Format
         let goto = Goto::decode(reader)?;
         let rises = gotos.last().is_none_or(|last| last.range.upper <= goto.range.lower);
         if goto.range.is_empty() || !rises || goto.target.is_empty() {
-            return Err(reader.wrong("goto", gotos.len() as u64, "to a node, behind the one before (FMT-11)"));
+            return Err(reader.wrong(
+                "goto",
+                gotos.len() as u64,
+                "to a node, behind the one before (FMT-11)",
+            ));
         }
         gotos.push(goto);
     }

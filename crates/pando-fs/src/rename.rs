@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pando_engine::{Batch, Tree};
+use pando_engine::{Batch, KeyRange, Tree};
 
 use crate::inode::{Inode, Place, States};
 use crate::link;
@@ -187,6 +187,18 @@ impl FileSystem {
                 move_to(&mut batch, from, to, source, &moved);
             }
         }
+        // The moves read what was there before the batch, so what was parked below came along.
+        for (inode, _) in &evicted {
+            let parked = &states.record(inode).parked;
+            let came = |old: &Bytes, new: &Bytes| {
+                let rest = parked.strip_prefix(&old[..])?;
+                Some(key::data_prefix(&[&new[..], rest].concat()))
+            };
+            let back = (mode == RenameMode::Exchange).then(|| came(&to.subtree(), &from.subtree())).flatten();
+            for leftover in came(&from.subtree(), &to.subtree()).into_iter().chain(back) {
+                batch.delete_range(Tree::Data, KeyRange::prefix(leftover));
+            }
+        }
         let directories =
             changed_directories(from, to, source, target.map(|target| &**target), mode, &states, now);
         for (directory, record) in &directories {
@@ -276,7 +288,7 @@ fn ranges(from: &End, to: &End, inode: &Inode, record: &Record) -> Vec<(Tree, By
     ranges
 }
 
-/// Exchanges two names. What comes from `to` waits under an orphan's prefix until its place is free.
+/// Exchanges two names. The moves of one batch all read what was there before it.
 fn exchange(
     batch: &mut Batch,
     from: &End,
@@ -284,21 +296,13 @@ fn exchange(
     to: &End,
     (other_inode, other): (&Inode, &Record),
 ) {
-    let aside = key::orphan_key(other.number);
-    let waiting = |index: usize| Bytes::from([&aside[..], b"\0", &[index as u8]].concat());
-    let back = ranges(to, from, other_inode, other);
-    for (index, (tree, old, _)) in back.iter().enumerate() {
-        batch.move_range(*tree, old.clone(), waiting(index));
-    }
     link::delete_name(batch, inode, &from.key);
     link::delete_name(batch, other_inode, &to.key);
     link::put_name(batch, inode, record, &to.key);
     link::put_name(batch, other_inode, other, &from.key);
-    for (tree, old, new) in ranges(from, to, inode, record) {
+    let back = ranges(to, from, other_inode, other);
+    for (tree, old, new) in ranges(from, to, inode, record).into_iter().chain(back) {
         batch.move_range(tree, old, new);
-    }
-    for (index, (tree, _, new)) in back.into_iter().enumerate() {
-        batch.move_range(tree, waiting(index), new);
     }
 }
 

@@ -79,7 +79,8 @@ impl Mix {
     };
 
     /// For trees that share many nodes.
-    pub const CLONES: Self = Self { steps: 2500, clones: 60, reopens: 4, checkpoints: 10, background: 200, ..Self::QUERIES };
+    pub const CLONES: Self =
+        Self { steps: 2500, clones: 60, reopens: 4, checkpoints: 10, background: 200, ..Self::QUERIES };
 
     /// For crashes: little data, and something durable every now and then.
     pub const CRASHES: Self = Self {

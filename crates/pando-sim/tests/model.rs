@@ -56,7 +56,6 @@ fn answers_are_those_of_a_sorted_map_with_larger_nodes_and_compression() {
 }
 
 #[test]
-
 fn a_reopened_volume_holds_what_was_written() {
     check(&format_options(), &Mix { reopens: 20, ..Mix::QUERIES });
 }
@@ -79,6 +78,8 @@ fn a_checkpoint_leaves_everything_on_the_device() {
         &FormatOptions { node_bytes: Some(48 << 10), fanout: Some(16), compression, ..format },
         &Mix::CHECKPOINTS,
     );
+}
+
 #[test]
 fn ranges_that_move_and_clones_hold_what_they_should() {
     let format = FormatOptions { node_bytes: Some(4 << 10), basement_bytes: Some(512), ..format_options() };
@@ -86,7 +87,10 @@ fn ranges_that_move_and_clones_hold_what_they_should() {
     // That nodes were shared, copied and let go is what this is about.
     let steps = generate(1, &Mix { reopens: 0, ..Mix::CLONES });
     let stats = run_counting(&format, &steps, 1000).expect("what was checked above holds here");
-    println!("cloned {}, copied {}, nodes copied {}", stats.ranges_cloned, stats.ranges_copied, stats.shared_nodes_copied);
+    println!(
+        "cloned {}, copied {}, nodes copied {}",
+        stats.ranges_cloned, stats.ranges_copied, stats.shared_nodes_copied
+    );
     assert!(stats.ranges_cloned > 100 && stats.shared_nodes_copied > 100, "{stats:?}");
 }
 

@@ -360,7 +360,10 @@ impl Interior {
             relift_way(&mut child.strip, &mut prepend, prefix, strip);
             match &mut child.xf {
                 Some(xf) => xf.prepend = prepend,
-                None => assert!(prepend.is_empty(), "BT-2: an edge without xf lifts all that its node does not see"),
+                None => assert!(
+                    prepend.is_empty(),
+                    "BT-2: an edge without xf lifts all that its node does not see"
+                ),
             }
             let buffer = std::mem::take(child.buffer.change().expect("the whole node was loaded before"));
             *child.buffer.change().expect("the whole node was loaded before") = buffer.relift(prefix, strip);

@@ -99,7 +99,10 @@ impl MessageBuffer {
     }
 
     /// Keyed messages inside a range, in key order; the iterator can be run from both ends.
-    pub(crate) fn keyed_in(&self, range: &KeyRange) -> impl DoubleEndedIterator<Item = (&Bytes, &Pending)> {
+    pub(crate) fn keyed_in<'a>(
+        &'a self,
+        range: &KeyRange,
+    ) -> impl DoubleEndedIterator<Item = (&'a Bytes, &'a Pending)> + use<'a> {
         let limits = key_limits(range);
         let inside = limits.map(|(first, last)| {
             let last = last.as_deref().map_or(RangeBound::Unbounded, RangeBound::Excluded);

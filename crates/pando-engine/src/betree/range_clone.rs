@@ -125,9 +125,8 @@ impl Volume {
             if first != last && !is_root {
                 return Ok(Way::Clone { gotos: here(&names), carried });
             }
-            let damaged = || {
-                Error::damaged_node(Some(tree), node.id, "an edge lifts more than its keys share")
-            };
+            let damaged =
+                || Error::damaged_node(Some(tree), node.id, "an edge lifts more than its keys share");
             if first != last {
                 // The root cannot be named from within itself (BT-3): its children are, each for its part.
                 let mut gotos = Vec::new();
@@ -228,7 +227,13 @@ fn goto_for(range: &KeyRange, names: &Names, target: NodeId, height: u8, from: &
 }
 
 /// The messages of a buffer for keys of `local`, all below `from`, as messages for keys below `to`.
-fn translated(buffer: &MessageBuffer, local: &KeyRange, names: &Names, from: &[u8], to: &[u8]) -> MessageBuffer {
+fn translated(
+    buffer: &MessageBuffer,
+    local: &KeyRange,
+    names: &Names,
+    from: &[u8],
+    to: &[u8],
+) -> MessageBuffer {
     let own = [&names.local[..], &from[names.prefix.len()..]].concat();
     buffer.clone().inside(local).relift(&[], &own).relift(to, &[])
 }

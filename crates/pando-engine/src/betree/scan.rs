@@ -23,6 +23,24 @@ struct Level<'a> {
     above: Option<&'a Level<'a>>,
 }
 
+impl Level<'_> {
+    /// True if a range delete here or above covers all of a piece. What is below need not be read then, and must not be: clones of
+    /// clones can hide more ways than there are nodes.
+    fn hides(&self, piece: &KeyRange) -> bool {
+        let mut next = Some(self);
+        while let Some(level) = next {
+            if !level.buffer.ranges().is_empty() {
+                let local = level.names.range_to_local(piece);
+                if level.buffer.ranges_in(&local).any(|(range, _)| range.covers(&local)) {
+                    return true;
+                }
+            }
+            next = level.above;
+        }
+        false
+    }
+}
+
 /// A node on the path, as a scan sees it.
 struct Place<'a> {
     names: Names,
@@ -160,8 +178,9 @@ impl Volume {
             return Err(lifts_too_much(node));
         };
         let below = Place { names, bounds, height: Some(height), above: Some(&level) };
-        if id.is_empty() {
-            return Ok(merge(&[], &below, &below.bounds.intersection(range), out));
+        let piece = below.bounds.intersection(range);
+        if id.is_empty() || level.hides(&piece) {
+            return Ok(merge(&[], &below, &piece, out));
         }
         self.scan_in(&*self.cached(id)?, &below, range, out)
     }
@@ -170,7 +189,7 @@ impl Volume {
 /// The messages of one level inside the piece, nearest first.
 struct Overlay<'a> {
     level: &'a Level<'a>,
-    keyed: std::iter::Peekable<std::vec::IntoIter<(&'a Bytes, &'a Pending)>>,
+    keyed: std::iter::Peekable<Box<dyn Iterator<Item = (&'a Bytes, &'a Pending)> + 'a>>,
     deletes: bool,
 }
 
@@ -183,12 +202,12 @@ fn merge(entries: &[(Bytes, Bytes)], place: &Place<'_>, piece: &KeyRange, out: &
     while let Some(level) = above {
         let local = level.names.range_to_local(piece);
         let deletes = level.buffer.ranges_in(&local).next().is_some();
-        let mut keyed: Vec<_> = level.buffer.keyed_in(&local).collect();
-        if deletes || !keyed.is_empty() {
-            if !forward {
-                keyed.reverse();
-            }
-            overlays.push(Overlay { level, keyed: keyed.into_iter().peekable(), deletes });
+        let keyed = level.buffer.keyed_in(&local);
+        let keyed: Box<dyn Iterator<Item = _>> =
+            if forward { Box::new(keyed) } else { Box::new(keyed.rev()) };
+        let mut keyed = keyed.peekable();
+        if deletes || keyed.peek().is_some() {
+            overlays.push(Overlay { level, keyed, deletes });
         }
         above = level.above;
     }

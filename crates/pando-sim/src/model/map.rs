@@ -72,9 +72,10 @@ impl Map {
             .filter_map(|operation| match operation {
                 Operation::MoveRange { tree, from, to } | Operation::CloneRange { tree, from, to } => {
                     let range = KeyRange::prefix(from.clone());
-                    let renamed =
-                        |key: &Bytes| Bytes::from([&to[..], &key[from.len()..]].concat());
-                    Some(self.range(*tree, &range).map(|(key, value)| (renamed(key), value.clone())).collect())
+                    let renamed = |key: &Bytes| Bytes::from([&to[..], &key[from.len()..]].concat());
+                    Some(
+                        self.range(*tree, &range).map(|(key, value)| (renamed(key), value.clone())).collect(),
+                    )
                 }
                 _ => None,
             })
