@@ -140,7 +140,7 @@ impl Engine {
         let available = free.saturating_sub(self.volume.space_reserve());
         // Each basement node needs a block for its keys beside those of a file.
         let basement_bytes = self.volume.shape.basement_bytes as u64;
-        let keys = available / (basement_bytes / BLOCK_SIZE as u64 + 1);
+        let keys = available / (basement_bytes.div_ceil(BLOCK_SIZE as u64) + 1);
         Space { capacity: counters.capacity, free, available: available - keys }
     }
 

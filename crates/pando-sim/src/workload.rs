@@ -96,6 +96,7 @@ impl Mix {
         settles: 0,
         looks: 0,
         range_deletes: 0,
+        clones: 0,
     };
 
     /// For what a checkpoint leaves out because nobody said that it had changed. A few long records make a tree of some
