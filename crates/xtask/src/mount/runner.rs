@@ -7,6 +7,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::volume::{self, Kind};
@@ -14,6 +16,8 @@ use super::{Context, Failure, Test};
 
 /// Exit status of the inner process that says "skipped"; the reason is its last line of output.
 const SKIPPED: u8 = 77;
+/// Tests under way at once. Each is a load and a daemon that mostly wait for each other.
+const AT_A_TIME: usize = 2;
 /// How much of the log of a failed test is shown.
 const LOG_TAIL_LINES: usize = 40;
 
@@ -59,7 +63,7 @@ impl Options {
     }
 }
 
-/// Runs the chosen tests one after the other.
+/// Runs the chosen tests, two at a time; one at a time when their output goes to the terminal.
 pub fn run(tests: &[Test], options: &Options) -> ExitCode {
     if let Some(name) = options.names.iter().find(|name| tests.iter().all(|test| test.name != **name)) {
         eprintln!("xtask mount: there is no test {name}; --list names them");
@@ -67,22 +71,40 @@ pub fn run(tests: &[Test], options: &Options) -> ExitCode {
     }
     let chosen =
         |test: &&Test| options.names.is_empty() || options.names.iter().any(|name| name == test.name);
-    let mut failed = false;
-    for test in tests.iter().filter(chosen) {
-        let begin = Instant::now();
-        match outcome(test, options) {
-            Ok(()) => println!("ok {} ({:.1} s)", test.name, begin.elapsed().as_secs_f64()),
-            Err(Failure::Skipped(reason)) => println!("SKIPPED {}: {reason}", test.name),
-            Err(failure) => {
-                failed = true;
-                println!("FAILED {} ({:.1} s)", test.name, begin.elapsed().as_secs_f64());
-                for line in failure.to_string().lines() {
-                    println!("    {line}");
-                }
+    let waiting = Mutex::new(tests.iter().filter(chosen));
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let failed = AtomicBool::new(false);
+    let work = || {
+        while let Some(test) = next() {
+            if !run_and_report(test, options) {
+                failed.store(true, Ordering::Relaxed);
             }
         }
-    }
-    ExitCode::from(failed as u8)
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..if options.verbose { 1 } else { AT_A_TIME } {
+            scope.spawn(work);
+        }
+    });
+    ExitCode::from(failed.into_inner() as u8)
+}
+
+/// Prints how the test went; true if it did not fail.
+fn run_and_report(test: &Test, options: &Options) -> bool {
+    let begin = Instant::now();
+    let result = outcome(test, options);
+    // In one piece, whatever another worker prints.
+    let mut out = io::stdout().lock();
+    let seconds = begin.elapsed().as_secs_f64();
+    let _ = match &result {
+        Ok(()) => writeln!(out, "ok {} ({seconds:.1} s)", test.name),
+        Err(Failure::Skipped(reason)) => writeln!(out, "SKIPPED {}: {reason}", test.name),
+        Err(failure) => {
+            let text = failure.to_string().replace('\n', "\n    ");
+            writeln!(out, "FAILED {} ({seconds:.1} s)\n    {text}", test.name)
+        }
+    };
+    matches!(result, Ok(()) | Err(Failure::Skipped(_)))
 }
 
 fn outcome(test: &Test, options: &Options) -> Result<(), Failure> {
