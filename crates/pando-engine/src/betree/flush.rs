@@ -193,9 +193,9 @@ impl Volume {
 
     /// Moves the messages of one edge down and brings what is behind it back in shape (BT-6).
     pub(crate) fn flush_child(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
-        self.load_all(parent)?;
         let Some(child) = self.child_for_flush(parent, own, index)? else { return Ok(()) };
         loop {
+            self.load_all(parent)?;
             if let Some(part) = self.part_needed(parent, own, index, &child)? {
                 self.fetch(Miss { node: child.id, part: Some(part) })?;
                 continue;
@@ -204,7 +204,10 @@ impl Volume {
             let mut above = parent.state.write();
             let mut below = child.state.write();
             let (bounds, prefix) = above.interior().bounds_below(index, own)?;
-            // Messages may have come since the look at what they need.
+            // A query may have evicted since what was loaded, and messages may have come.
+            if above.missing_part().is_some() {
+                continue;
+            }
             if missing_below(
                 &above.interior().children[index],
                 &below,
@@ -220,8 +223,7 @@ impl Volume {
             let edge_bounds = above.interior().bounds_of(index, own);
             let edge = &mut above.interior_mut().children[index];
             let buffer = std::mem::replace(&mut edge.buffer, Part::new(MessageBuffer::default()));
-            let buffer =
-                buffer.into_value().expect("the parent was loaded, and its maintenance token is ours");
+            let buffer = buffer.into_value().expect("the parent is loaded");
             edge.count_buffer();
             self.account(&mut above);
             drop(above);
@@ -257,19 +259,30 @@ impl Volume {
 
     /// Cuts off what waiting range deletes cover whole.
     fn prune(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
-        let _gate = self.gate.read_recursive();
-        let mut state = node.state.write();
-        let Body::Interior(interior) = &state.body else { return Ok(()) };
-        // Looked for before the node is marked changed: most flushes prune nothing.
-        if !interior.has_covered_edge(own) {
-            return Ok(());
+        loop {
+            let gate = self.gate.read_recursive();
+            let mut state = node.state.write();
+            let Body::Interior(interior) = &state.body else { return Ok(()) };
+            // Looked for before the node is marked changed: most flushes prune nothing.
+            if !interior.has_covered_edge(own) {
+                return Ok(());
+            }
+            if state.missing_part().is_none() {
+                self.prune_loaded(node, &mut state, own);
+                return Ok(());
+            }
+            drop(state);
+            drop(gate);
+            self.load_all(node)?;
         }
-        self.mark_dirty(node, &mut state);
+    }
+
+    fn prune_loaded(&self, node: &NodeRef, state: &mut Node, own: &KeyRange) {
+        self.mark_dirty(node, state);
         let pruned = state.interior_mut().prune(own);
         self.stats.pruned_subtrees.fetch_add(pruned.len() as u64, Ordering::Relaxed);
         self.settle(pruned, []);
-        self.account(&mut state);
-        Ok(())
+        self.account(state);
     }
 
     /// After a flush: empties the child further, splits it or merges it.
