@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pando_device::{BLOCK_SIZE, Buffer, WriteRequest};
+use pando_device::{BLOCK_SIZE, WriteRequest};
 use pando_format::{
     BlockEntry, BufferPartWriter, Compression, Edge, EncodedPart, Extent, LeafPartWriter, NodeBody,
     NodeHeader, PartEntry, stored_checksum,
@@ -270,21 +270,7 @@ fn cut_into_extents(extents: &[Extent], pieces: Vec<Bytes>) -> Vec<WriteRequest>
             room -= taken.len();
             inside.push(taken);
         }
-        requests.push(WriteRequest { offset: extent.offset, pieces: gather(inside) });
+        requests.push(WriteRequest { offset: extent.offset, pieces: inside });
     }
     requests
-}
-
-/// One aligned buffer instead of many pieces that are not aligned.
-fn gather(pieces: Vec<Bytes>) -> Vec<Bytes> {
-    if pieces.iter().all(|piece| piece.as_ptr().addr().is_multiple_of(BLOCK_SIZE)) && pieces.len() <= 1024 {
-        return pieces;
-    }
-    let mut buffer = Buffer::zeroed(pieces.iter().map(Bytes::len).sum());
-    let mut filled = 0;
-    for piece in pieces {
-        buffer[filled..filled + piece.len()].copy_from_slice(&piece);
-        filled += piece.len();
-    }
-    vec![buffer.freeze()]
 }
