@@ -58,22 +58,7 @@ impl TreeRoot {
 impl Volume {
     /// Brings a message for one key into a tree. The caller holds the sequencer, so messages come in MSN order.
     pub(crate) fn inject(&self, tree: Tree, key: Bytes, msn: Msn, pending: Pending) {
-        let root = self.root(tree).read();
-        self.stats.messages.fetch_add(1, Ordering::Relaxed);
-        if self.inject_straight(tree, &root, &key, msn, &pending) {
-            self.stats.straight_messages.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let mut state = root.state.write();
-        self.mark_dirty(&root, &mut state);
-        match &mut state.body {
-            Body::Leaf(leaf) => {
-                leaf.apply(&key, msn, &pending, self.shape.basement_bytes);
-                leaf.drop_empty();
-            }
-            Body::Interior(interior) => interior.push(key, msn, pending),
-        }
-        self.account(&mut state);
+        self.inject_all(tree, msn, &[(key, pending)]);
     }
 
     /// Brings consecutive blocks into a tree as puts.
@@ -87,11 +72,38 @@ impl Volume {
             keys.extend_from_slice(&(first + block).to_be_bytes());
         }
         let keys = Bytes::from(keys);
-        for block in 0..blocks {
-            let key = keys.slice(block * key_length..(block + 1) * key_length);
+        let message = |block: usize| {
             let start = block * BLOCK_VALUE_LENGTH;
             let value = bytes.slice(start..bytes.len().min(start + BLOCK_VALUE_LENGTH));
-            self.inject(tree, key, msn, Pending::Put(value));
+            (keys.slice(block * key_length..(block + 1) * key_length), Pending::Put(value))
+        };
+        let messages: Vec<_> = (0..blocks).map(message).collect();
+        self.inject_all(tree, msn, &messages);
+    }
+
+    /// Brings messages in rising key order into a tree: as many as can straight into a leaf, the next one into the root.
+    fn inject_all(&self, tree: Tree, msn: Msn, messages: &[(Bytes, Pending)]) {
+        self.stats.messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
+        let root = self.root(tree).read();
+        let mut rest = messages;
+        while let [(key, pending), behind @ ..] = rest {
+            let straight = self.inject_straight(&root, &Way { tree, msn, messages: rest });
+            if straight > 0 {
+                self.stats.straight_messages.fetch_add(straight as u64, Ordering::Relaxed);
+                rest = &rest[straight..];
+                continue;
+            }
+            let mut state = root.state.write();
+            self.mark_dirty(&root, &mut state);
+            match &mut state.body {
+                Body::Leaf(leaf) => {
+                    leaf.apply(key, msn, pending, self.shape.basement_bytes);
+                    leaf.drop_empty();
+                }
+                Body::Interior(interior) => interior.push(key.clone(), msn, pending.clone()),
+            }
+            self.account(&mut state);
+            rest = behind;
         }
     }
 
@@ -145,58 +157,85 @@ impl Volume {
         self.wake_maintenance();
     }
 
-    /// The straight-to-leaf path (FAST16, 2.1): a message whose whole path is in memory, and whose key nothing on that
-    /// path waits for, changes its leaf at once if the leaf will be written anyway. True if it did.
+    /// The straight-to-leaf path (FAST16, 2.1): messages whose whole path is in memory, and whose keys nothing on that
+    /// path waits for, change their leaf at once if the leaf will be written anyway. Returns how many of the first ones did,
+    /// all into one leaf.
     ///
     /// Somebody else at work in the leaf is a reason to take the other way, not to wait.
-    fn inject_straight(&self, tree: Tree, root: &NodeRef, key: &Bytes, msn: Msn, pending: &Pending) -> bool {
-        let Some(state) = root.state.try_read() else { return false };
+    fn inject_straight(&self, root: &NodeRef, way: &Way<'_>) -> usize {
+        let Some(state) = root.state.try_read() else { return 0 };
         match &state.body {
-            Body::Leaf(_) => false,
-            Body::Interior(interior) => {
-                let way = Way { tree, key, msn, pending };
-                self.go_straight(&way, interior, state.height, key.clone())
-            }
+            Body::Leaf(_) => 0,
+            Body::Interior(interior) => self.go_straight(way, interior, state.height, 0, way.messages.len()),
         }
     }
 
-    /// One step of the straight path; the caller's lock on `interior` is held until the message is in the leaf.
-    fn go_straight(&self, way: &Way<'_>, interior: &Interior, height: u8, key: Bytes) -> bool {
-        let child = &interior.children[interior.index_of(&key)];
-        let Some(buffer) = child.buffer.get() else { return false };
-        if child.id.is_empty() || child.xf.is_some() || !buffer.passes(&key) {
-            return false;
+    /// One step of the straight path, for the first `count` messages at most; the caller's lock on `interior`, which does
+    /// not see the first `lifted` bytes of keys, is held until the messages are in the leaf.
+    fn go_straight(
+        &self,
+        way: &Way<'_>,
+        interior: &Interior,
+        height: u8,
+        lifted: usize,
+        count: usize,
+    ) -> usize {
+        let index = interior.index_of(&way.messages[0].0[lifted..]);
+        let child = &interior.children[index];
+        let Some(buffer) = child.buffer.get() else { return 0 };
+        if child.id.is_empty() || child.xf.is_some() {
+            return 0;
         }
-        let Some(node) = self.cache.peek(child.id) else { return false };
-        if key.len() < child.strip as usize || node.shared.load(Ordering::Relaxed) {
-            return false;
+        let is_here = |(key, _): &(Bytes, Pending)| {
+            let key = &key[lifted..];
+            interior.pivots.get(index).is_none_or(|pivot| pivot.is_above(key))
+        };
+        let mut count = way.messages[..count].partition_point(is_here);
+        if !buffer.is_empty() {
+            let is_free = |(key, _): &&(Bytes, Pending)| buffer.passes(&key[lifted..]);
+            count = way.messages[..count].iter().take_while(is_free).count();
         }
-        let key = key.slice(child.strip as usize..);
+        let lifted = lifted + child.strip as usize;
+        if count == 0 || way.messages[..count].iter().any(|(key, _)| key.len() < lifted) {
+            return 0;
+        }
+        let Some(node) = self.cache.peek(child.id) else { return 0 };
+        if node.shared.load(Ordering::Relaxed) {
+            return 0;
+        }
         if height > 1 {
-            let Some(state) = node.state.try_read() else { return false };
+            let Some(state) = node.state.try_read() else { return 0 };
             return match &state.body {
-                Body::Interior(interior) => self.go_straight(way, interior, state.height, key),
-                Body::Leaf(_) => false,
+                Body::Interior(interior) => self.go_straight(way, interior, state.height, lifted, count),
+                Body::Leaf(_) => 0,
             };
         }
-        let Some(mut state) = node.state.try_write() else { return false };
+        let Some(mut state) = node.state.try_write() else { return 0 };
         if state.height != 0 || !self.is_dirty_now(&state) {
-            return false;
+            return 0;
         }
-        let leaf = state.leaf();
-        if leaf.bytes() >= self.shape.node_bytes * 2 || leaf.missing_for([], [&key[..]]).is_some() {
-            return false;
+        let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
+        if state.leaf().missing_for([], keys).is_some() {
+            return 0;
         }
-        self.mark_dirty(&node, &mut state);
-        let leaf = state.leaf_mut();
-        leaf.apply(&key, way.msn, way.pending, self.shape.basement_bytes);
-        leaf.drop_empty();
-        let overgrown = leaf.is_too_large(self.shape.node_bytes);
-        self.account(&mut state);
-        if overgrown {
-            self.note_overgrown(way.tree, node.id, way.key);
+        let mut done = 0;
+        for (key, pending) in &way.messages[..count] {
+            let leaf = state.leaf_mut();
+            if leaf.bytes() >= self.shape.node_bytes * 2 {
+                break;
+            }
+            leaf.apply(&key.slice(lifted..), way.msn, pending, self.shape.basement_bytes);
+            done += 1;
         }
-        true
+        if done > 0 {
+            state.leaf_mut().drop_empty();
+            let overgrown = state.leaf().is_too_large(self.shape.node_bytes);
+            self.account(&mut state);
+            if overgrown {
+                self.note_overgrown(way.tree, node.id, &way.messages[0].0);
+            }
+        }
+        done
     }
 
     fn note_overgrown(&self, tree: Tree, node: NodeId, key: &Bytes) {
@@ -209,12 +248,11 @@ impl Volume {
     }
 }
 
-/// A message on the straight path.
+/// Messages on the straight path, in rising key order.
 struct Way<'a> {
     tree: Tree,
-    key: &'a Bytes,
     msn: Msn,
-    pending: &'a Pending,
+    messages: &'a [(Bytes, Pending)],
 }
 
 /// A new root above an old one that is to be split.

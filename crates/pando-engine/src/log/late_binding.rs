@@ -48,6 +48,26 @@ struct Target {
     blocks: Vec<(usize, usize)>,
 }
 
+/// Blocks `first..end` of a run, seen from a node from which the first `lifted` bytes of keys are hidden.
+struct Stretch<'a> {
+    run: &'a Run<'a>,
+    first: usize,
+    end: usize,
+    lifted: usize,
+}
+
+impl Stretch<'_> {
+    fn key(&self, block: usize) -> Vec<u8> {
+        self.run.key(block)
+    }
+
+    /// Ends it at the first block whose key must not be in it.
+    fn shorten(&mut self, is_outside: impl Fn(&[u8]) -> bool) {
+        let outside = |block: &usize| self.key(*block).get(self.lifted..).is_none_or(&is_outside);
+        self.end = (self.first..self.end).find(outside).unwrap_or(self.end);
+    }
+}
+
 impl Binder for Volume {
     fn bind(&self, first: Lsn, records: &[Record]) -> Result<Vec<Binding>> {
         let mut runs = candidates(first, records);
@@ -85,33 +105,46 @@ impl Volume {
     fn leaves_of(&self, runs: &[Run<'_>]) -> BTreeMap<NodeId, Target> {
         let mut targets: BTreeMap<NodeId, Target> = BTreeMap::new();
         for (number, run) in runs.iter().enumerate() {
-            for block in 0..run.places.len() {
-                let key = run.key(block);
+            let mut block = 0;
+            while block < run.places.len() {
                 let root = self.root(run.tree).read().clone();
-                let Some((node, lifted)) = self.leaf_of(&root, &key, 0) else { continue };
+                let stretch = Stretch { run, first: block, end: run.places.len(), lifted: 0 };
+                let Some((node, found)) = self.leaf_of(&root, stretch) else {
+                    block += 1;
+                    continue;
+                };
+                let (first, end, lifted) = (found.first, found.end, found.lifted);
                 let target = targets.entry(node.id).or_insert(Target { node, lifted, blocks: Vec::new() });
-                target.blocks.push((number, block));
+                target.blocks.extend((first..end).map(|block| (number, block)));
+                block = end;
             }
         }
         targets
     }
 
-    /// The leaf that a key belongs to, if the way there is in memory and no message waits for the key.
-    fn leaf_of(&self, node: &CachedNode, key: &[u8], lifted: usize) -> Option<(NodeRef, usize)> {
+    /// The leaf that the first block of a stretch belongs to, and how much of the stretch lies there, if the way is in
+    /// memory and no message waits for these keys.
+    fn leaf_of<'a>(&self, node: &CachedNode, mut stretch: Stretch<'a>) -> Option<(NodeRef, Stretch<'a>)> {
         let state = node.state.read();
-        match &state.body {
-            Body::Leaf(_) => Some((self.cache.peek(node.id)?, lifted)),
-            Body::Interior(interior) => {
-                let child = &interior.children[interior.index_of(key)];
-                let buffer = child.buffer.get()?;
-                if child.id.is_empty() || child.xf.is_some() || !buffer.passes(key) {
-                    return None;
-                }
-                let strip = child.strip as usize;
-                let below = self.cache.peek(child.id)?;
-                self.leaf_of(&below, key.get(strip..)?, lifted + strip)
-            }
+        let interior = match &state.body {
+            Body::Leaf(_) => return Some((self.cache.peek(node.id)?, stretch)),
+            Body::Interior(interior) => interior,
+        };
+        let index = interior.index_of(stretch.key(stretch.first).get(stretch.lifted..)?);
+        let child = &interior.children[index];
+        let buffer = child.buffer.get()?;
+        if let Some(pivot) = interior.pivots.get(index) {
+            stretch.shorten(|key| !pivot.is_above(key));
         }
+        if !buffer.is_empty() {
+            stretch.shorten(|key| !buffer.passes(key));
+        }
+        if child.id.is_empty() || child.xf.is_some() || stretch.first == stretch.end {
+            return None;
+        }
+        stretch.lifted += child.strip as usize;
+        let below = self.cache.peek(child.id)?;
+        self.leaf_of(&below, stretch)
     }
 
     /// Writes a leaf if the runs fill at least half of it, and notes where their blocks lie.
