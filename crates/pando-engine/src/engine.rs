@@ -73,7 +73,7 @@ impl Engine {
     /// Reads what a query missed. Blocks on the device.
     pub fn fetch(&self, miss: Miss) -> Result<()> {
         self.volume.stats.misses.fetch_add(1, Ordering::Relaxed);
-        self.volume.fetch(miss)?;
+        self.volume.fetch_for_query(miss)?;
         if self.volume.wants_eviction() {
             self.volume.wake_maintenance();
             // Reads alone can fill the cache as well.

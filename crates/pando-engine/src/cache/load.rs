@@ -3,6 +3,7 @@
 //! Reads happen with no lock held. What was read is used only if the node still lies where it was read; otherwise it has
 //! been rewritten in the meantime and is looked up again.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -52,16 +53,28 @@ impl Volume {
         }
     }
 
-    /// Reads what a query missed. A node or part that is gone by now is no error: the query will go another way.
+    /// Reads what was missing. A node or part that is gone by now is no error: who missed it will go another way.
     pub(crate) fn fetch(&self, miss: Miss) -> Result<()> {
         let Some(node) = self.cache.peek(miss.node) else {
             self.load_node(miss.node)?;
             return Ok(());
         };
         match miss.part {
-            Some(part) => self.load_part(&node, part as usize),
+            Some(part) => self.load_part(&node, part as usize).map(drop),
             None => Ok(()),
         }
+    }
+
+    /// Reads what a query missed. What it reads in order streams by.
+    pub(crate) fn fetch_for_query(&self, miss: Miss) -> Result<()> {
+        let (Some(node), Some(part)) = (self.cache.peek(miss.node), miss.part) else {
+            return self.fetch(miss);
+        };
+        let (parts, bytes) = self.load_part(&node, part as usize)?;
+        if parts.len() > 1 {
+            self.pass(&node, parts, bytes);
+        }
+        Ok(())
     }
 
     /// Reads every part of a node that is not in memory.
@@ -69,7 +82,7 @@ impl Volume {
         loop {
             let missing = node.state.read().missing_part();
             match missing {
-                Some(part) => self.load_part(node, part as usize)?,
+                Some(part) => _ = self.load_part(node, part as usize)?,
                 None => return Ok(()),
             }
         }
@@ -155,44 +168,53 @@ impl Volume {
         node
     }
 
-    /// Reads one part, and for a leaf that is read in order the parts behind it.
-    fn load_part(&self, node: &NodeRef, index: usize) -> Result<()> {
+    /// Reads one part, and for a leaf that is read in order the parts behind it. Returns which, and the bytes read: none if
+    /// somebody else has read the part.
+    fn load_part(&self, node: &NodeRef, index: usize) -> Result<(Range<usize>, usize)> {
+        let nothing = (index..index, 0);
+        let count = self.parts_to_read(node, &node.state.read(), index).len();
+        if count == 0 {
+            return Ok(nothing);
+        }
+        let Some(claim) = self.cache.in_flight.claim(node.id, index as u32, count as u32) else {
+            return Ok(nothing);
+        };
         let (place, wanted) = {
             let state = node.state.read();
-            let Some(place) = state.place.clone() else { return Ok(()) };
-            let wanted = parts_to_read(&state, index);
+            let Some(place) = state.place.clone() else { return Ok(nothing) };
+            let mut wanted = self.parts_to_read(node, &state, index);
+            wanted.truncate(claim.count());
             (place, wanted)
         };
-        let (Some((_, first)), Some((_, last))) = (wanted.first(), wanted.last()) else { return Ok(()) };
+        let (Some((_, first)), Some((_, last))) = (wanted.first(), wanted.last()) else { return Ok(nothing) };
         let start = first.offset as usize * BLOCK_SIZE;
         let end = last.offset as usize * BLOCK_SIZE + last.padded_length();
         let loaded = self.read_image(&place, start, end - start).and_then(|bytes| {
-            let mut loaded = Vec::with_capacity(wanted.len());
-            for (index, entry) in &wanted {
+            let decode = |(_, entry): &(usize, PartEntry)| {
                 let from = entry.offset as usize * BLOCK_SIZE - start;
                 let stored = bytes.slice(from..from + entry.padded_length());
-                loaded.push(self.decode_part(node, place.height, stored, entry)?);
-                let _ = index;
-            }
-            Ok(loaded)
+                self.decode_part(node, place.height, stored, entry)
+            };
+            wanted.iter().map(decode).collect::<Result<Vec<_>>>()
         });
         let mut state = node.state.write();
         let moved = state.place.as_ref().map(|now| now.generation) != Some(place.generation);
         let loaded = match loaded {
             Ok(loaded) => loaded,
             // What lay there was written over after the node had moved: ask again.
-            Err(Error::Damaged { .. }) if moved => return Ok(()),
+            Err(Error::Damaged { .. }) if moved => return Ok(nothing),
             Err(error) => return Err(error),
         };
         if moved {
-            return Ok(());
+            return Ok(nothing);
         }
+        let parts = index..index + wanted.len();
         for ((index, entry), part) in wanted.into_iter().zip(loaded) {
             install(&mut state, index, &entry, part);
         }
         self.stats.parts_read.fetch_add(1, Ordering::Relaxed);
         self.account(&mut state);
-        Ok(())
+        Ok((parts, end - start))
     }
 
     fn decode_part(
@@ -233,7 +255,7 @@ impl Volume {
             let (from, to) = (start.max(position), end.min(position + extent.length as usize));
             if from < to {
                 let offset = extent.offset + (from - position) as u64;
-                requests.push(ReadRequest { offset, buffer: Buffer::zeroed(to - from) });
+                requests.push(ReadRequest { offset, buffer: Buffer::for_overwrite(to - from) });
             }
             position += extent.length as usize;
         }
@@ -246,7 +268,7 @@ impl Volume {
         if requests.len() == 1 {
             return Ok(requests.remove(0).buffer.freeze());
         }
-        let mut whole = Buffer::zeroed(length);
+        let mut whole = Buffer::for_overwrite(length);
         let mut filled = 0;
         for request in &requests {
             whole[filled..filled + request.buffer.len()].copy_from_slice(&request.buffer);
@@ -254,31 +276,33 @@ impl Volume {
         }
         Ok(whole.freeze())
     }
-}
 
-/// Part `index` and those behind it that are worth reading along, none of them in memory.
-fn parts_to_read(state: &Node, index: usize) -> Vec<(usize, PartEntry)> {
-    match &state.body {
-        Body::Leaf(leaf) => {
-            let stored = |index: usize| {
-                let part = &leaf.basements.get(index)?.part;
-                part.get().is_none().then(|| part.stored().cloned()).flatten()
-            };
-            let Some(first) = stored(index) else { return Vec::new() };
-            let in_order = index == 0 || leaf.basements[index - 1].part.get().is_some();
-            let mut bytes = first.padded_length();
-            let mut wanted = vec![(index, first)];
-            while in_order && bytes < READ_AHEAD_BYTES {
-                let Some(next) = stored(index + wanted.len()) else { break };
-                bytes += next.padded_length();
-                wanted.push((index + wanted.len(), next));
+    /// Part `index` and those behind it that are worth reading along, none of them in memory. Nothing if the part is.
+    fn parts_to_read(&self, node: &CachedNode, state: &Node, index: usize) -> Vec<(usize, PartEntry)> {
+        match &state.body {
+            Body::Leaf(leaf) => {
+                let stored = |index: usize| {
+                    let part = &leaf.basements.get(index)?.part;
+                    part.get().is_none().then(|| part.stored().cloned()).flatten()
+                };
+                let Some(first) = stored(index) else { return Vec::new() };
+                let in_order = index == 0
+                    || leaf.basements[index - 1].part.get().is_some()
+                    || self.cache.in_flight.contains(node.id, index as u32 - 1);
+                let mut bytes = first.padded_length();
+                let mut wanted = vec![(index, first)];
+                while in_order && bytes < READ_AHEAD_BYTES {
+                    let Some(next) = stored(index + wanted.len()) else { break };
+                    bytes += next.padded_length();
+                    wanted.push((index + wanted.len(), next));
+                }
+                wanted
             }
-            wanted
-        }
-        Body::Interior(interior) => {
-            let part = interior.children.get(index).map(|child| &child.buffer);
-            let missing = part.filter(|part| part.get().is_none());
-            missing.and_then(Part::stored).map(|entry| (index, entry.clone())).into_iter().collect()
+            Body::Interior(interior) => {
+                let part = interior.children.get(index).map(|child| &child.buffer);
+                let missing = part.filter(|part| part.get().is_none());
+                missing.and_then(Part::stored).map(|entry| (index, entry.clone())).into_iter().collect()
+            }
         }
     }
 }

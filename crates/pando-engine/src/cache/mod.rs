@@ -8,7 +8,9 @@
 //! Lock order: a shard's mutex and the dirty list's come after every node's lock and are held for a few instructions.
 
 pub(crate) mod evict;
+mod in_flight;
 pub(crate) mod load;
+mod passing;
 pub(crate) mod write_back;
 
 use std::collections::HashMap;
@@ -18,6 +20,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use pando_format::NodeId;
 use parking_lot::Mutex;
 
+use self::in_flight::InFlight;
+use self::passing::Passing;
 use crate::betree::node::{Node, NodeRef};
 use crate::volume::Volume;
 
@@ -37,6 +41,10 @@ pub(crate) struct NodeCache {
     memory: AtomicI64,
     /// What writing back all dirty nodes takes on the device, in bytes.
     dirty_bytes: AtomicI64,
+    /// What is being read.
+    in_flight: InFlight,
+    /// What streams by.
+    passing: Passing,
 }
 
 impl NodeCache {
@@ -47,6 +55,8 @@ impl NodeCache {
             interval: AtomicU64::new(1),
             memory: AtomicI64::new(0),
             dirty_bytes: AtomicI64::new(0),
+            in_flight: InFlight::default(),
+            passing: Passing::default(),
         }
     }
 

@@ -179,6 +179,10 @@ impl Volume {
             let value = run.block(*block);
             run.places[*block] = place_of(basement, key, &value, &written.entry, &written.parts[index]);
         }
+        let (parts, bytes) = (leaf.basements.len(), leaf.bytes());
+        // Until then the image keeps its parts in memory.
+        drop(image);
+        self.pass(&target.node, 0..parts, bytes);
         Ok(())
     }
 }
