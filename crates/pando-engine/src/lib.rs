@@ -20,7 +20,7 @@ pub(crate) mod space;
 pub mod stats;
 mod volume;
 
-pub use batch::{Batch, copy_for_device};
+pub use batch::{Batch, copy_for_device, join};
 pub use check::CheckReport;
 pub use engine::{Engine, Space};
 pub use error::{Error, Miss, Result};

@@ -33,4 +33,4 @@ pub use error::{Error, Miss};
 pub use file_system::FileSystem;
 pub use link::LINKS_MAX;
 pub use operations::{InodeNumber, Operations, Result};
-pub use pando_engine::{FormatOptions, Options, copy_for_device};
+pub use pando_engine::{FormatOptions, Options, copy_for_device, join};

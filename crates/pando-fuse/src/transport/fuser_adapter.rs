@@ -331,10 +331,7 @@ impl Filesystem for Adapter {
             reply,
             move |fs, _| fs.read(inode(ino), offset, size as usize),
             |reply, result| match result {
-                Ok(pieces) => match &pieces[..] {
-                    [piece] => reply.data(piece),
-                    pieces => reply.data(&pieces.concat()),
-                },
+                Ok(pieces) => reply.data(&pando_fs::join(&pieces)),
                 Err(error) => reply.error(number(&error)),
             },
         );
