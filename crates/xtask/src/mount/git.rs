@@ -16,6 +16,10 @@ clean origin
 git clone -q --no-local origin clone
 git -C clone fsck --full --strict
 clean clone
+# Of objects on the same file system git makes hard links.
+git clone -q --bare --local origin linked
+test "$(find linked/objects -type f -links 1)" = '' && test "$(find linked/objects -type f)" != ''
+git -C linked fsck --full --strict
 git -C clone checkout -q -b other
 git -C clone ls-files | head -n 500 | while read -r file; do echo more >> "clone/$file"; done
 git -C clone commit -q -a -m second
