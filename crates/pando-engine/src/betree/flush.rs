@@ -30,6 +30,14 @@ impl Volume {
         if self.fit_root(tree)? {
             return Ok(true);
         }
+        let cloned = root.to_heal.lock().pop();
+        if let Some(range) = cloned {
+            return match self.heal(tree, &range) {
+                // What is damaged stays as it is.
+                Err(Error::Damaged { .. }) => Ok(true),
+                other => other.map(|()| true),
+            };
+        }
         let node = root.read().clone();
         if root.covered.swap(false, Ordering::Relaxed) {
             self.prune(&node, &KeyRange::all())?;

@@ -111,6 +111,18 @@ impl MessageBuffer {
         inside.into_iter().flatten().map(|(key, (_, pending))| (key, pending))
     }
 
+    /// Memory of the keyed messages inside a range, in bytes; counted no further than just above `most`.
+    pub(crate) fn bytes_in(&self, range: &KeyRange, most: usize) -> usize {
+        let mut bytes = 0;
+        for (key, pending) in self.keyed_in(range) {
+            bytes += Self::keyed_weight(key, pending);
+            if bytes > most {
+                break;
+            }
+        }
+        bytes
+    }
+
     /// Fragments in key order.
     pub(crate) fn ranges(&self) -> &[(KeyRange, Msn)] {
         &self.ranges

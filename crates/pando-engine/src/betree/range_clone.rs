@@ -1,8 +1,12 @@
 //! Moving and cloning ranges (THESIS 4 and 5): the keys below one prefix appear below another, whatever their number.
 //!
-//! A clone is a goto to the lowest node that holds the whole range, seen through an xf. What waits above that node for
-//! keys of the range is not seen from there, so it comes along as messages of its own. A range of a few keys is copied instead:
-//! surgery on a corner of a leaf would cost whole leaves (design 4).
+//! A clone is a goto to a node that holds the whole range, seen through an xf: the lowest one, unless many messages for the range wait
+//! above that, and then the node in which they wait. A few messages above the target, which cannot be seen from there, come
+//! along as messages of their own. A range of a few keys is copied: surgery on a corner of a leaf would cost whole leaves
+//! (design 4).
+//!
+//! A high target keeps much alive that the clone does not show. Maintenance trims the interior nodes on the ends of the range
+//! soon after ([`Volume::heal`]).
 //!
 //! A plan is made and carried out in one hold of the sequencer and of the tree's maintenance token, so nothing changes in between, and
 //! nothing is promised before all that is needed has been found in memory.
@@ -10,12 +14,13 @@
 use bytes::Bytes;
 use pando_format::edge::{Goto, Xf};
 use pando_format::key::KEY_LENGTH_MAX;
-use pando_format::{KeyRange, Msn, NodeId, Pending, Tree};
+use pando_format::{KeyRange, Msn, NodeId, Pending, Side, Tree};
 use std::sync::atomic::Ordering;
 
 use super::message_buffer::{MessageBuffer, Messages};
 use super::names::Names;
 use super::node::Body;
+use super::tree::{TreeRoot, root_above};
 use crate::volume::Volume;
 use crate::{Direction, Error, Miss, Result, ScanLimit};
 
@@ -63,9 +68,15 @@ impl Volume {
     pub(crate) fn plan_clone(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Plan> {
         let root_is_leaf = self.root(tree).read().state.read().height == 0;
         let limit = if root_is_leaf { usize::MAX } else { self.shape.node_bytes / COPIED_PART };
-        let way = match self.plan_copy(tree, from, to, limit)? {
-            Some(entries) => Way::Copy(entries),
-            None => self.plan_gotos(tree, from, to)?,
+        let way = loop {
+            if let Some(entries) = self.plan_copy(tree, from, to, limit)? {
+                break Way::Copy(entries);
+            }
+            if let Some(way) = self.plan_gotos(tree, from, to)? {
+                break way;
+            }
+            // Too much waits in the root, which cannot be named from within itself (BT-3).
+            self.raise_root(tree);
         };
         Ok(Plan { tree, to: to.clone(), way })
     }
@@ -101,8 +112,9 @@ impl Volume {
         Ok(Some(entries))
     }
 
-    /// Descends as far as one node holds all of the range.
-    fn plan_gotos(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Way> {
+    /// Descends as far as one node holds all of the range and few messages would have to come along. `None` if that is not even
+    /// past the root.
+    fn plan_gotos(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Option<Way>> {
         let range = KeyRange::prefix(from.clone());
         let mut carried = Vec::new();
         let mut node = self.root(tree).read().clone();
@@ -117,13 +129,19 @@ impl Volume {
             };
             let here = |names: &Names| vec![goto(&range, names, node.id, state.height)];
             let interior = match &state.body {
-                Body::Leaf(_) => return Ok(Way::Clone { gotos: here(&names), carried }),
+                Body::Leaf(_) => return Ok(Some(Way::Clone { gotos: here(&names), carried })),
                 Body::Interior(interior) => interior,
             };
             let local = names.range_to_local(&range);
             let (first, last) = interior.indexes_in(&local).into_inner();
-            if first != last && !is_root {
-                return Ok(Way::Clone { gotos: here(&names), carried });
+            let buffers = interior.children[first..=last].iter().filter_map(|child| child.buffer.get());
+            let much = buffers.map(|buffer| buffer.bytes_in(&local, CARRIED_BYTES_MAX)).sum::<usize>()
+                > CARRIED_BYTES_MAX;
+            if is_root && much {
+                return Ok(None);
+            }
+            if !is_root && (much || first != last) {
+                return Ok(Some(Way::Clone { gotos: here(&names), carried }));
             }
             let damaged =
                 || Error::damaged_node(Some(tree), node.id, "an edge lifts more than its keys share");
@@ -142,7 +160,7 @@ impl Volume {
                         gotos.push(goto(&piece, &below, child.id, state.height - 1));
                     }
                 }
-                return Ok(Way::Clone { gotos, carried });
+                return Ok(Some(Way::Clone { gotos, carried }));
             }
             let child = &interior.children[first];
             let Some(buffer) = child.buffer.get() else {
@@ -152,7 +170,9 @@ impl Volume {
             let covering = buffer.gotos().iter().find(|goto| goto.range.covers(&local));
             let (id, height, strip, prepend) = match covering {
                 Some(goto) => (goto.target, goto.height, goto.xf.strip, &goto.xf.prepend[..]),
-                None if child.id.is_empty() => return Ok(Way::Clone { gotos: Vec::new(), carried }),
+                None if child.id.is_empty() => {
+                    return Ok(Some(Way::Clone { gotos: Vec::new(), carried }));
+                }
                 None => (child.id, state.height.wrapping_sub(1), child.strip, child.prepended()),
             };
             if covering.is_some() {
@@ -186,6 +206,7 @@ impl Volume {
                 for goto in gotos {
                     self.inject_goto(tree, &Goto { msn, ..goto });
                 }
+                self.root(tree).to_heal.lock().push(whole.clone());
                 // The lowest are the oldest.
                 for buffer in carried.into_iter().rev() {
                     let Messages { ranges, gotos, keyed } = buffer.into_messages();
@@ -202,10 +223,65 @@ impl Volume {
             }
         }
     }
+
+    /// Trims what is seen of the interior nodes at the ends of a range that has been cloned to, inside and outside: the nodes behind
+    /// the edges there are copied (INT-3), and no longer hold what only others see. Only for the holder of the maintenance token.
+    pub(crate) fn heal(&self, tree: Tree, range: &KeyRange) -> Result<()> {
+        for (bound, side) in [
+            (&range.lower, Side::Before),
+            (&range.lower, Side::After),
+            (&range.upper, Side::Before),
+            (&range.upper, Side::After),
+        ] {
+            let mut node = self.root(tree).read().clone();
+            let mut own = KeyRange::all();
+            let mut bound = bound.clone();
+            loop {
+                self.load_all(&node)?;
+                let (index, id, prefix, prepended, below) = {
+                    let state = node.state.read();
+                    if state.height <= 1 {
+                        break;
+                    }
+                    let interior = state.interior();
+                    let index = match side {
+                        Side::Before => interior.index_below(&bound),
+                        Side::After => interior.index_above(&bound),
+                    };
+                    let edge = &interior.children[index];
+                    let (below, prefix) = interior.bounds_below(index, &own)?;
+                    (index, edge.id, prefix, edge.xf.is_some(), below)
+                };
+                if id.is_empty() || !prepended && self.is_shared(id) || !self.has_space_to_flush() {
+                    break;
+                }
+                let child = self.own_child(&node, &own, index)?;
+                bound = bound.strip(&prefix);
+                own = if prepended { node.state.read().interior().bounds_below(index, &own)?.0 } else { below };
+                node = child;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a tree a new root above the old one. The caller holds the sequencer and the maintenance token.
+    fn raise_root(&self, tree: Tree) {
+        let mut root = self.root(tree).write();
+        let old = root.clone();
+        let (height, born) = {
+            let state = old.state.read();
+            (state.height, state.born)
+        };
+        let above = self.add_node(tree, root_above(&old, height + 1, born));
+        TreeRoot::replace(&mut root, above);
+    }
 }
 
 /// A range of up to this part of a node is copied.
 const COPIED_PART: usize = 64;
+
+/// Messages that come along with a clone, in bytes of memory. Each takes some microseconds.
+const CARRIED_BYTES_MAX: usize = 64 << 10;
 
 /// A goto that makes the keys of `range`, once below `to`, those of a node.
 fn goto_for(range: &KeyRange, names: &Names, target: NodeId, height: u8, from: &[u8], to: &[u8]) -> Goto {

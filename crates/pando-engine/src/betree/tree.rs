@@ -22,6 +22,8 @@ pub(crate) struct TreeRoot {
     pub(crate) maintenance: Mutex<()>,
     /// Leaves that have grown too large on the straight path and wait to be split, and a key of each.
     pub(crate) overgrown: Mutex<Vec<(NodeId, Bytes)>>,
+    /// Ranges that have been cloned to, to be healed.
+    pub(crate) to_heal: Mutex<Vec<KeyRange>>,
     /// Set when a range delete in the root covers a whole subtree, which maintenance then cuts off.
     pub(crate) covered: AtomicBool,
 }
@@ -33,6 +35,7 @@ impl TreeRoot {
             root: RwLock::new(root),
             maintenance: Mutex::new(()),
             overgrown: Mutex::default(),
+            to_heal: Mutex::default(),
             covered: AtomicBool::new(false),
         }
     }
