@@ -13,6 +13,7 @@ mod linux;
 mod memory;
 mod pattern;
 mod pjdfstest;
+mod rename_tree;
 mod runner;
 mod sqlite;
 mod tool;
@@ -99,6 +100,7 @@ const TESTS: &[Test] = &[
     test("install", 60, &["make", "bash", "findmnt"], install::run),
     test("pjdfstest", 120, &["pjdfstest"], pjdfstest::run),
     test("hard-links", 60, &["tar", "rsync", "diff", "awk"], links::run),
+    test("rename-tree", 120, &["tar", "diff", "perl", "xz"], rename_tree::run),
     test("git", 180, &["git"], git::run),
     test("sqlite-rollback", 120, &["sqlite3"], sqlite::rollback_journal),
     test("sqlite-wal", 120, &["sqlite3"], sqlite::write_ahead_log),
