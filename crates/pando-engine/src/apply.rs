@@ -47,6 +47,7 @@ impl Volume {
             }
             lsn
         };
+        self.dead_bytes.fetch_add(batch.frees, Ordering::Relaxed);
         self.stats.batches.fetch_add(1, Ordering::Relaxed);
         self.stats.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
         self.wake_workers();

@@ -150,7 +150,8 @@ impl Volume {
     fn wants_space(&self) -> bool {
         let counters = self.allocator.counters();
         let short = counters.free < self.space_needed() + counters.capacity / 64;
-        short && counters.deferred + self.cache.dirty_bytes() > counters.capacity / 128
+        let dead = self.dead_bytes.load(Ordering::Relaxed);
+        short && counters.deferred + self.cache.dirty_bytes() + dead > counters.capacity / 128
     }
 
     /// True if the cache is within its budget.

@@ -44,6 +44,7 @@ pub fn join(pieces: &[Bytes]) -> Bytes {
 pub struct Batch {
     pub(crate) operations: Vec<Operation>,
     pub(crate) reclaims: bool,
+    pub(crate) frees: u64,
 }
 
 impl Batch {
@@ -54,7 +55,13 @@ impl Batch {
 
     /// A batch that only gives space back: it is let through on a full volume.
     pub fn reclaiming() -> Self {
-        Self { operations: Vec::new(), reclaims: true }
+        Self { reclaims: true, ..Self::default() }
+    }
+
+    /// Says that the deletes in it free about so many bytes. The engine does not read what it deletes; so it knows when
+    /// bringing deletes down to their leaves is worth it.
+    pub fn note_freed(&mut self, bytes: u64) {
+        self.frees = self.frees.saturating_add(bytes);
     }
 
     /// True if there is nothing to do.

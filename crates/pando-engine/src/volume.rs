@@ -63,6 +63,8 @@ pub(crate) struct Volume {
     pub(crate) next_generation: AtomicU64,
     /// Set while deletes are brought down early because the volume was nearly full.
     pub(crate) reclaiming: AtomicBool,
+    /// Bytes that waiting deletes free once they come down to their leaves, about: see [`crate::Batch::note_freed`].
+    pub(crate) dead_bytes: AtomicU64,
     /// Nodes behind which damage keeps maintenance from working.
     pub(crate) damaged: Mutex<HashSet<NodeId>>,
     /// Nodes that nothing names any more, to be taken apart.
@@ -92,6 +94,8 @@ impl Volume {
         for root in &roots {
             root.pinned.store(true, Ordering::Relaxed);
         }
+        // What an earlier mount left is unknown: enough to look for it once when space is short.
+        let dead_before = allocator.counters().capacity / 64;
         Self {
             device,
             volume_id: superblock.volume,
@@ -113,6 +117,7 @@ impl Volume {
             next_generation: AtomicU64::new(superblock.next_generation),
             superblock: Mutex::new(superblock),
             reclaiming: AtomicBool::new(false),
+            dead_bytes: AtomicU64::new(dead_before),
             damaged: Mutex::default(),
             doomed: Mutex::default(),
             stats: Counters::default(),

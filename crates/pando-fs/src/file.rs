@@ -242,6 +242,7 @@ impl Edit {
         let first = start.div_ceil(BLOCK);
         if first < self.record.size.div_ceil(BLOCK) {
             self.batch.delete_range(Tree::Data, key::blocks_from(&self.prefix, first));
+            self.batch.note_freed(self.record.data_bytes().min(self.record.size - first * BLOCK));
         }
         self.cut_block(start);
     }
@@ -283,6 +284,7 @@ impl Edit {
         self.cut_block(start);
         if first < last {
             self.batch.delete_range(Tree::Data, key::block_range(&self.prefix, first, last));
+            self.batch.note_freed(self.record.data_bytes().min((last - first) * BLOCK));
         }
         self.zero_part(last * BLOCK, end);
     }

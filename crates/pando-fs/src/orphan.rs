@@ -100,6 +100,7 @@ impl FileSystem {
         if record.has_data() {
             let lies_under = if record.parked.is_empty() { &own } else { &record.parked };
             batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(lies_under)));
+            batch.note_freed(record.data_bytes());
         }
         batch.delete(Tree::Metadata, own);
         // Where this fails the volume takes no changes any more, and the next open deletes the orphan.
@@ -134,6 +135,7 @@ impl FileSystem {
                 let mut batch = Batch::reclaiming();
                 let lies_under = if record.parked.is_empty() { &orphan_key } else { &record.parked };
                 batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(lies_under)));
+                batch.note_freed(record.data_bytes());
                 batch.delete(Tree::Metadata, orphan_key);
                 engine.make_room()?;
                 self.store.apply(batch)?;

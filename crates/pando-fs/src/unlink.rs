@@ -130,6 +130,7 @@ impl FileSystem {
         if inode.is_detached() {
             if record.has_data() {
                 batch.delete_range(Tree::Data, KeyRange::prefix(data));
+                batch.note_freed(record.data_bytes());
             }
             return None;
         }

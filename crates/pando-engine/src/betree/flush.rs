@@ -61,12 +61,14 @@ impl Volume {
         Ok(over)
     }
 
-    /// SP-1: once a volume has become nearly full, each checkpoint first brings waiting deletes down to where they free
-    /// space, until none waits any more. So what was deleted is free after the next checkpoint, and on a volume with room
-    /// no leaf is rewritten for the sake of a few deletes.
+    /// SP-1: once a volume has become nearly full, or a sixteenth of it is dead, each checkpoint first brings waiting deletes
+    /// down to where they free space, until none waits any more. So what was deleted is free after the next checkpoint, the
+    /// free space that is told is off by a sixteenth at most, and on a volume with room no leaf is rewritten for the sake
+    /// of a few deletes.
     pub(crate) fn sink_deletes(&self) -> Result<()> {
         let counters = self.allocator.counters();
-        if counters.free < counters.capacity / 4 {
+        let dead = self.dead_bytes.load(Ordering::Relaxed);
+        if counters.free < counters.capacity / 4 || dead > counters.capacity / 16 {
             self.reclaiming.store(true, Ordering::Relaxed);
         }
         if !self.reclaiming.load(Ordering::Relaxed) {
@@ -90,8 +92,12 @@ impl Volume {
         let after =
             self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed);
         let counters = self.allocator.counters();
-        if all_down && before == after && counters.free + counters.deferred > counters.capacity / 2 {
+        if all_down && before == after && counters.free + counters.deferred > counters.capacity / 16 * 5 {
             self.reclaiming.store(false, Ordering::Relaxed);
+        }
+        // Where nothing moved although something waits, trying again does not help either.
+        if all_down || before == after {
+            self.dead_bytes.fetch_sub(dead, Ordering::Relaxed);
         }
         Ok(())
     }

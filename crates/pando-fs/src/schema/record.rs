@@ -262,6 +262,11 @@ impl Record {
         })
     }
 
+    /// Bytes of its data, at most.
+    pub fn data_bytes(&self) -> u64 {
+        if self.is_sparse() { self.blocks.saturating_mul(4096).min(self.size) } else { self.size }
+    }
+
     /// True if the data index may hold keys of this inode.
     pub fn has_data(&self) -> bool {
         (self.file_type == FileType::Regular && self.size > 0) || self.has_large_xattrs()
