@@ -194,7 +194,7 @@ impl Volume {
     /// SP-1: lets a change through only if the space holds it beside everything that is still to be written.
     fn admit(&self, bytes: u64) -> Result<()> {
         let fits = || {
-            let free = self.allocator.counters().free;
+            let free = self.allocator.counters().usable;
             free >= self.space_needed() + bytes + bytes / 8
         };
         if fits() {

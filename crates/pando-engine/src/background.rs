@@ -149,7 +149,7 @@ impl Volume {
     /// True if space is short and a checkpoint would release some.
     fn wants_space(&self) -> bool {
         let counters = self.allocator.counters();
-        let short = counters.free < self.space_needed() + counters.capacity / 64;
+        let short = counters.usable < self.space_needed() + counters.capacity / 64;
         let dead = self.dead_bytes.load(Ordering::Relaxed);
         short && counters.deferred + self.cache.dirty_bytes() + dead > counters.capacity / 128
     }
@@ -329,7 +329,6 @@ impl Volume {
     fn background_failed(&self, what: &str, error: &Error) {
         if self.failure().is_none() {
             self.poison(&format_args!("{what} failed: {error}"));
-            eprintln!("pando: {what} failed, the volume is read-only now: {error}");
         }
     }
 }

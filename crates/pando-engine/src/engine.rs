@@ -137,7 +137,8 @@ impl Engine {
         let counters = self.volume.allocator.counters();
         let pending = self.volume.cache.dirty_bytes().min(counters.free);
         let free = counters.free + counters.deferred - pending;
-        let available = free.saturating_sub(self.volume.space_reserve());
+        let scraps = counters.free - counters.usable;
+        let available = free.saturating_sub(scraps + self.volume.space_reserve());
         // Each basement node needs a block for its keys beside those of a file.
         let basement_bytes = self.volume.shape.basement_bytes as u64;
         let keys = available / (basement_bytes.div_ceil(BLOCK_SIZE as u64) + 1);

@@ -94,6 +94,7 @@ impl Volume {
         for root in &roots {
             root.pinned.store(true, Ordering::Relaxed);
         }
+        allocator.set_node_bytes(superblock.node_bytes.into());
         // What an earlier mount left is unknown: enough to look for it once when space is short.
         let dead_before = allocator.counters().capacity / 64;
         Self {
@@ -218,7 +219,12 @@ impl Volume {
     /// Notes that a write failed: from now on the volume takes no changes.
     pub(crate) fn poison(&self, cause: &dyn std::fmt::Display) -> Error {
         let mut failure = self.failure.lock();
-        let why = failure.get_or_insert_with(|| cause.to_string()).clone();
+        let why = failure.get_or_insert_with(|| {
+            let why = cause.to_string();
+            eprintln!("pando: the volume takes no changes any more: {why}");
+            why
+        });
+        let why = why.clone();
         self.signals.progress();
         Error::ReadOnly { why }
     }

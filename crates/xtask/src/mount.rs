@@ -2,6 +2,7 @@
 //! namespaces of its own: when its first process ends, whatever the reason, the kernel kills what it started and drops
 //! what it mounted. So a time-out, a panic or ^C leaves nothing behind, also when a daemon hangs.
 
+mod brim;
 mod fio;
 mod fsx;
 mod full;
@@ -97,6 +98,7 @@ const TESTS: &[Test] = &[
     test("linux-tree", 300, &["tar", "rsync", "diff", "xz"], linux::run),
     test("memory", 240, &[], memory::run),
     test("kill", 300, &[], kill::run),
+    test("brim", 180, &[], brim::run),
     test("install", 60, &["make", "bash", "findmnt"], install::run),
     test("pjdfstest", 120, &["pjdfstest"], pjdfstest::run),
     test("hard-links", 60, &["tar", "rsync", "diff", "awk"], links::run),

@@ -59,6 +59,8 @@ pub(crate) struct SpaceCounters {
     pub capacity: u64,
     /// Can be allocated now.
     pub free: u64,
+    /// Of that, what large nodes can use.
+    pub usable: u64,
     /// Freed, but still part of a state that a crash may bring back.
     pub deferred: u64,
     /// In use by the present state.
@@ -105,6 +107,12 @@ impl Allocator {
         let state =
             State { free, current: Interval::FIRST, deferred: BTreeMap::new(), deferred_bytes: 0, cursor };
         Self { regions: regions.to_vec(), state: Mutex::new(state) }
+    }
+
+    /// Says how large nodes are. Runs of free space shorter than a fourth of a node do not count as usable: eight of them,
+    /// which is all that a node may be cut into, might not hold one that has to be written.
+    pub fn set_node_bytes(&self, bytes: u64) {
+        self.state.lock().free.set_long_from(bytes / 4);
     }
 
     /// Marks an extent as in use, as the block table of a mounted volume says.
@@ -219,7 +227,8 @@ impl Allocator {
         let capacity = self.regions.iter().map(|region| region.length).sum();
         let (free, deferred) = (state.free.bytes(), state.deferred_bytes);
         let allocated = capacity - free - deferred;
-        SpaceCounters { capacity, free, deferred, allocated, free_runs: state.free.count() }
+        let usable = state.free.long_bytes();
+        SpaceCounters { capacity, free, usable, deferred, allocated, free_runs: state.free.count() }
     }
 
     /// The free runs by offset, for check and dump.

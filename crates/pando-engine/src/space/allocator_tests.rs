@@ -240,3 +240,23 @@ fn a_part_longer_than_every_gap_is_cut() {
     assert_eq!(allocator.allocate_scattered(2 * UNIT), None);
     assert_eq!(allocator.counters().free, UNIT);
 }
+
+/// A volume that had lived on its brim had 11 MB free in runs of 50 KB, and a checkpoint found no place for a node of 1 MiB.
+#[test]
+fn runs_too_short_for_nodes_are_free_but_not_usable() {
+    let allocator = Allocator::new(&[Region { device: 0, offset: 0, length: 12 * UNIT }]);
+    allocator.set_node_bytes(8 * UNIT);
+    let usable = |units: u64| {
+        let counters = allocator.counters();
+        assert_eq!(counters.usable, units * UNIT, "{counters:?}");
+    };
+    usable(12);
+    let first = allocator.allocate(UNIT, &[]).unwrap();
+    let second = allocator.allocate(8 * UNIT, &[]).unwrap();
+    usable(3);
+    first.into_iter().for_each(|extent| allocator.give_back(extent));
+    usable(3);
+    assert_eq!(allocator.counters().free, 4 * UNIT);
+    second.into_iter().for_each(|extent| allocator.give_back(extent));
+    usable(12);
+}

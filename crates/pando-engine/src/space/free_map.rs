@@ -37,12 +37,26 @@ pub(crate) struct FreeMap {
     /// (length, offset).
     by_length: BTreeSet<(u64, u64)>,
     bytes: u64,
+    /// Bytes in runs of at least `long_from` bytes.
+    long_bytes: u64,
+    long_from: u64,
 }
 
 impl FreeMap {
     /// Bytes free.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes in runs that are not shorter than [`FreeMap::set_long_from`] says.
+    pub fn long_bytes(&self) -> u64 {
+        self.long_bytes
+    }
+
+    /// Says from how many bytes on a run counts as long.
+    pub fn set_long_from(&mut self, bytes: u64) {
+        self.long_from = bytes;
+        self.long_bytes = self.by_length.range((bytes, 0)..).map(|(length, _)| length).sum();
     }
 
     /// Number of separate runs.
@@ -124,6 +138,9 @@ impl FreeMap {
             self.by_offset.insert(offset, length);
             self.by_length.insert((length, offset));
             self.bytes += length;
+            if length >= self.long_from {
+                self.long_bytes += length;
+            }
         }
     }
 
@@ -132,5 +149,8 @@ impl FreeMap {
         let was_there = self.by_length.remove(&(length, offset));
         assert!(was_there, "FM-2: both indexes hold the same runs");
         self.bytes -= length;
+        if length >= self.long_from {
+            self.long_bytes -= length;
+        }
     }
 }
