@@ -327,9 +327,8 @@ impl Volume {
     }
 
     fn background_failed(&self, what: &str, error: &Error) {
-        if self.failure().is_none() {
-            self.poison(&format_args!("{what} failed: {error}"));
-        }
+        // Said once, by whoever notices first; a failure of the log, which foreground calls meet, is first noticed here.
+        self.poison(&format_args!("{what} failed: {error}"));
     }
 }
 

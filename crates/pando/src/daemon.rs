@@ -6,7 +6,7 @@
 mod control_server;
 mod log;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
@@ -55,7 +55,7 @@ pub fn serve(service: Service) -> Result<()> {
     let control = start_control(&service, &unmounter, &fs, &log);
     stop_on_signals(unmounter.clone(), Arc::downgrade(&fs), log.clone())?;
     if service.background {
-        detach()
+        detach(log.clone())
             .map_err(|error| Failure::new(format!("cannot detach from the terminal: {}", io_text(&error))))?;
     }
 
@@ -202,17 +202,25 @@ fn stop_on_signals(unmounter: Unmounter, fs: Weak<FileSystem>, log: Arc<Log>) ->
     Ok(())
 }
 
-/// Tells the parent that the mount is usable, and lets go of its terminal and its directory.
-fn detach() -> std::io::Result<()> {
+/// Tells the parent that the mount is usable, and lets go of its terminal and its directory. What the engine says on
+/// standard error from now on goes to the log.
+fn detach(log: Arc<Log>) -> std::io::Result<()> {
     std::env::set_current_dir("/")?;
     let nowhere = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    let (said, stderr) = std::io::pipe()?;
+    std::thread::Builder::new().name("pando-stderr".into()).spawn(move || {
+        for line in BufReader::new(said).split(b'\n').map_while(std::io::Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            log.error(line.strip_prefix("pando: ").unwrap_or(&line));
+        }
+    })?;
     let mut stdout = std::io::stdout();
     // Nobody may be left to hear it, and the mount is usable all the same.
     let _ = stdout.write_all(READY).and_then(|()| stdout.flush());
     for result in [
         rustix::stdio::dup2_stdin(&nowhere),
         rustix::stdio::dup2_stdout(&nowhere),
-        rustix::stdio::dup2_stderr(&nowhere),
+        rustix::stdio::dup2_stderr(&stderr),
     ] {
         result.map_err(|errno| std::io::Error::other(errno_text(errno)))?;
     }
