@@ -257,7 +257,8 @@ impl Volume {
                 }
                 let child = self.own_child(&node, &own, index)?;
                 bound = bound.strip(&prefix);
-                own = if prepended { node.state.read().interior().bounds_below(index, &own)?.0 } else { below };
+                own =
+                    if prepended { node.state.read().interior().bounds_below(index, &own)?.0 } else { below };
                 node = child;
             }
         }
