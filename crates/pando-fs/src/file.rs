@@ -10,6 +10,7 @@ use crate::inode::Inode;
 use crate::operations::{FileType, InodeNumber};
 use crate::schema::record::FLAG_SPARSE;
 use crate::schema::{Record, Timestamp, key};
+use crate::space::Unit;
 use crate::{Error, FileSystem, Result};
 
 /// Bytes in a block.
@@ -295,6 +296,27 @@ impl Edit {
             let zeros = Bytes::from_static(&ZEROS[..(end - start) as usize]);
             let block = key::block_key(&self.prefix, start / BLOCK);
             self.batch.patch(Tree::Data, block, (start % BLOCK) as u32, zeros);
+        }
+    }
+
+    /// Makes the units, which begin at `offset`, those of another file, whose data lie under `from`.
+    pub(crate) fn share(&mut self, offset: u64, units: &[Unit], source: &Record, from: &[u8]) {
+        let Some(end) = units.last().map(|unit| unit.end()) else { return };
+        self.account_write(offset, end);
+        for unit in units {
+            let (from, to) = ([from, &unit.prefix].concat(), [&self.prefix[..], &unit.prefix].concat());
+            self.batch.clone_range(Tree::Data, from, to);
+        }
+        let record = &mut self.record;
+        record.size = record.size.max(end);
+        if source.is_sparse() {
+            if !record.is_sparse() {
+                record.flags |= FLAG_SPARSE;
+                record.blocks = record.size.div_ceil(BLOCK);
+            }
+            if offset == 0 && record.size == source.size {
+                record.blocks = record.blocks.min(source.blocks);
+            }
         }
     }
 

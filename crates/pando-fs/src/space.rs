@@ -1,5 +1,6 @@
 //! Holes and copies: fallocate, lseek for data and holes, copy_file_range.
 
+use bytes::Bytes;
 use pando_engine::{ScanLimit, Tree};
 
 use crate::file::{BLOCK, Edit, SIZE_MAX, check_regular, check_size};
@@ -10,6 +11,49 @@ use crate::{Error, FileSystem, Result};
 
 /// Most bytes copied by one call.
 const COPY_MAX: u64 = 1 << 20;
+
+/// Fewest bytes that are shared instead of copied.
+const SHARED_MIN: u64 = 16 << 10;
+
+/// Most units that one call shares.
+const UNITS_MAX: usize = 16;
+
+/// Stretches of a file whose block numbers, and no others, begin with so many bytes: what can be shared with the same stretch of
+/// another file by one clone of a range of keys.
+const UNITS: [(usize, u64); 3] = [(5, BLOCK << 24), (6, BLOCK << 16), (7, BLOCK << 8)];
+
+/// A stretch of a file that is shared, up to `end`.
+pub(crate) struct Unit {
+    /// What its block numbers begin with.
+    pub(crate) prefix: Bytes,
+    end: u64,
+}
+
+impl Unit {
+    /// Where it ends in the file.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+}
+
+/// The units from `offset` on that make up as much as possible of the range. `to_the_end` if nothing that is to stay lies
+/// behind it in either file. None where a copy is better.
+fn units(offset: u64, end: u64, to_the_end: bool) -> Vec<Unit> {
+    let mut units: Vec<Unit> = Vec::new();
+    let (mut at, mut least) = (offset, 0);
+    while at < end && units.len() < UNITS_MAX {
+        // Not smaller than the one before: the next call goes on at a border of large ones.
+        let fits = |(_, bytes): &&(usize, u64)| {
+            at.is_multiple_of(*bytes) && (at + bytes <= end || to_the_end) && *bytes >= least
+        };
+        let Some((length, bytes)) = UNITS.iter().find(fits) else { break };
+        least = *bytes;
+        let prefix = Bytes::copy_from_slice(&(at / BLOCK).to_be_bytes()[..*length]);
+        at = (at + bytes).min(end);
+        units.push(Unit { prefix, end: at });
+    }
+    units
+}
 
 impl FileSystem {
     pub(crate) fn allocate_range(
@@ -139,7 +183,27 @@ impl FileSystem {
             return Err(Error::Stale);
         }
         let record = states.record(&source);
-        let length = length.min(record.size.saturating_sub(from_offset)).min(COPY_MAX);
+        let length = length.min(record.size.saturating_sub(from_offset));
+        let whole = if from_offset == to_offset && length >= SHARED_MIN {
+            let end = from_offset + length;
+            units(from_offset, end, end == record.size && states.record(&target).size <= end)
+        } else {
+            Vec::new()
+        };
+        if let Some(last) = whole.last() {
+            let end = last.end;
+            let (source_record, from) = (record.clone(), source.data_prefix(*epoch, record)?);
+            let record = states.record(&target).clone();
+            let to = target.data_prefix(*epoch, &record)?;
+            let mut edit = Edit::new(record, to);
+            edit.share(from_offset, &whole, &source_record, &from);
+            edit.touch(self.now());
+            let (batch, record) = edit.finish(target.key(*epoch)?, false);
+            self.store.apply(batch)?;
+            states.set_record(&target, record);
+            return Ok(end - from_offset);
+        }
+        let length = length.min(COPY_MAX);
         check_size(to_offset.checked_add(length))?;
         if length == 0 {
             return Ok(0);

@@ -163,6 +163,48 @@ fn copies_keep_data_and_holes() {
 }
 
 #[test]
+fn whole_files_and_aligned_ranges_are_shared_and_stay_apart() {
+    const MIB: usize = 1 << 20;
+    let volume = Volume::new();
+    let (from, to, other) = (volume.file(ROOT, "from"), volume.file(ROOT, "to"), volume.file(ROOT, "other"));
+    let mut expected: Vec<u8> = (0..3 * MIB + 5000).map(|at| (at / 4096) as u8).collect();
+    for (piece, bytes) in expected.chunks(128 << 10).enumerate() {
+        volume.fs.make_room(true).unwrap();
+        volume.write(from, (piece * (128 << 10)) as u64, bytes);
+    }
+    let before = volume.fs.engine().stats().ranges_cloned;
+    assert_eq!(volume.fs.copy_range(from, 0, to, 0, 1 << 40), Ok(expected.len() as u64));
+    assert_eq!(volume.fs.engine().stats().ranges_cloned, before + 1, "shared, not copied");
+    assert_eq!(volume.read(to, 0, 4 * MIB), expected);
+    // A longer file keeps what lies behind.
+    let mut longer = vec![7; 3 * MIB + 9000];
+    for (piece, bytes) in longer.chunks(128 << 10).enumerate() {
+        volume.write(other, (piece * (128 << 10)) as u64, bytes);
+    }
+    assert_eq!(volume.fs.copy_range(from, MIB as u64, other, MIB as u64, 1 << 40), Ok(2 * MIB as u64));
+    longer[MIB..3 * MIB].copy_from_slice(&expected[MIB..3 * MIB]);
+    assert_eq!(volume.read(other, 0, 4 * MIB), longer);
+    volume.assert_clean();
+    // From here on each is on its own.
+    let old = expected.clone();
+    volume.write(to, 70_000, b"clone");
+    volume.write(from, 2_000_000, b"source");
+    volume.fs.allocate(other, pando_fs::operations::AllocateMode::PunchHole, MIB as u64, 8192).unwrap();
+    longer[MIB..MIB + 8192].fill(0);
+    expected[2_000_000..2_000_006].copy_from_slice(b"source");
+    let mut clone = old;
+    clone[70_000..70_005].copy_from_slice(b"clone");
+    assert_eq!(volume.read(from, 0, 4 * MIB), expected);
+    assert_eq!(volume.read(to, 0, 4 * MIB), clone);
+    assert_eq!(volume.read(other, 0, 4 * MIB), longer);
+    volume.fs.unlink(&volume.caller, ROOT, b"from").unwrap();
+    volume.fs.forget(from, 1);
+    volume.assert_clean();
+    assert_eq!(volume.read(to, 0, 4 * MIB), clone);
+    assert_eq!(volume.read(other, 0, 4 * MIB), longer);
+}
+
+#[test]
 fn a_temporary_file_has_no_name() {
     let volume = Volume::new();
     let temporary = volume.fs.make_temporary(&volume.caller, ROOT, 0o600).unwrap().attributes;
