@@ -77,6 +77,13 @@ pub const ROWS: &[Row] = &[
         measure: random::words,
     },
     Row {
+        name: "copy-file",
+        what: "cp of that file, cold, synced; cp shares the data where the file system can",
+        unit: "MiB/s",
+        prepare: sequential::ensure,
+        measure: sequential::copy,
+    },
+    Row {
         name: "small-files",
         what: "200000 files of 200 bytes by 4 threads, synced",
         unit: "files/s",
@@ -110,6 +117,13 @@ pub const ROWS: &[Row] = &[
         unit: "files/s",
         prepare: source_tree::ensure,
         measure: source_tree::tar,
+    },
+    Row {
+        name: "rename-tree",
+        what: "the Linux source, moved to another directory and back 20 times, an fsync of the directory after each",
+        unit: "renames/s",
+        prepare: source_tree::ensure,
+        measure: source_tree::rename,
     },
     Row {
         name: "rm",

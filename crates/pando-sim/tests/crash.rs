@@ -12,8 +12,18 @@ use pando_sim::{seeds, shrink};
 
 /// Everything that must have been dealt with, and how often at least.
 const HITS_MIN: u64 = 100;
-const KINDS: [&str; 9] =
-    ["put", "put run", "bound run", "delete", "patch", "truncate", "update", "delete range", "move range"];
+const KINDS: [&str; 10] = [
+    "put",
+    "put run",
+    "bound run",
+    "delete",
+    "patch",
+    "truncate",
+    "update",
+    "delete range",
+    "move range",
+    "clone range",
+];
 
 fn check(usual_seeds: u64, plan: &Plan) -> Report {
     let point = std::env::var("PANDO_POINT").ok().map(|text| text.parse().unwrap());
@@ -71,4 +81,22 @@ fn every_crash_leaves_a_prefix() {
         assert!(count >= HITS_MIN, "checkpoints were cut after {flushes} flushes {count} times only");
     }
     assert!(report.recovery_states >= HITS_MIN && report.gone_on >= HITS_MIN);
+}
+
+/// Loads of moves and clones: gotos on their way down, edges made of them, copies of shared nodes, and nodes taken apart.
+#[test]
+fn every_crash_among_clones_leaves_a_prefix() {
+    let plan = Plan {
+        mix: Mix { steps: 110, checkpoints: 40, background: 250, clones: 150, ..Mix::CRASHES },
+        crash_recovery_every: 1000,
+        go_on_every: 100,
+    };
+    let report = check(2, &plan);
+    if std::env::var_os("PANDO_SEED").is_some() {
+        return;
+    }
+    for what in ["cut after a range was cloned", "cut while shared nodes were copied"] {
+        let count = report.hits.get(what).copied().unwrap_or(0);
+        assert!(count >= HITS_MIN, "{what}: {count} times only");
+    }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::{Bench, Measurement, fill};
-use crate::error::{Error, at};
+use crate::error::{self, Error, at};
 
 const MIB: u64 = 1 << 20;
 
@@ -60,4 +60,22 @@ pub fn read(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
         return Err(Error::Wrong(format!("{} has {bytes} bytes instead of {wanted}", path.display())));
     }
     Ok(Measurement::since(begin, (bytes / MIB) as f64))
+}
+
+/// MiB copied, by the program that people use. The copy goes again, which is not measured.
+pub fn copy(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
+    let path = path(bench);
+    let copy = path.with_extension("copy");
+    let [from, to] = [&path, &copy].map(|path| path.display().to_string());
+    let begin = Instant::now();
+    error::run(&["cp".to_owned(), from, to])?;
+    bench.sync()?;
+    let measurement = Measurement::since(begin, (bench.options.size_bytes / MIB) as f64);
+    let length = at("cannot look at", &copy, fs::metadata(&copy))?.len();
+    at("cannot remove", &copy, fs::remove_file(&copy))?;
+    if length == bench.options.size_bytes / MIB * MIB {
+        Ok(measurement)
+    } else {
+        Err(Error::Wrong(format!("cp made {length} bytes of {}", bench.options.size_bytes)))
+    }
 }

@@ -99,6 +99,25 @@ pub fn tar(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
     measured(bench, begin)
 }
 
+/// Renames of the whole tree.
+pub fn rename(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
+    const ROUNDS: usize = 20;
+    let here = tree(bench);
+    let other = bench.root.join("other");
+    at("cannot create", &other, fs::create_dir(&other))?;
+    let there = other.join("linux");
+    let begin = Instant::now();
+    for _ in 0..ROUNDS {
+        for (from, to, parent) in [(&here, &there, &other), (&there, &here, &bench.root)] {
+            at("cannot rename", from, fs::rename(from, to))?;
+            at("cannot sync", parent, fs::File::open(parent).and_then(|directory| directory.sync_all()))?;
+        }
+    }
+    let measurement = Measurement::since(begin, (2 * ROUNDS) as f64);
+    at("cannot remove", &other, fs::remove_dir(&other))?;
+    Ok(measurement)
+}
+
 /// Entries deleted.
 pub fn remove(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
     let begin = Instant::now();

@@ -34,6 +34,8 @@ struct Mark {
     durable: usize,
     /// Records covered by the last checkpoint asked for.
     checkpointed: usize,
+    /// Ranges cloned by gotos, and nodes copied because they were shared, since the volume was opened.
+    surgery: [u64; 2],
 }
 
 impl Recording {
@@ -44,8 +46,14 @@ impl Recording {
         let base = device.image();
         let device = Arc::new(SimulatedDevice::from_image(base.clone()));
         let mut runner = Runner::open(device.clone(), History::new()).map_err(|error| error.to_string())?;
-        let start =
-            Mark { step: "open", trace: device.trace_length(), applied: 0, durable: 0, checkpointed: 0 };
+        let start = Mark {
+            step: "open",
+            trace: device.trace_length(),
+            applied: 0,
+            durable: 0,
+            checkpointed: 0,
+            surgery: [0; 2],
+        };
         let mut marks = vec![start];
         for (number, step) in steps.iter().enumerate() {
             let outcome = runner.step(step)?;
@@ -56,12 +64,14 @@ impl Recording {
                 _ => marks.last().map_or(0, |mark| mark.checkpointed),
             };
             let durable = runner.durable();
+            let stats = runner.engine().stats();
             marks.push(Mark {
                 step: name(step),
                 trace: device.trace_length(),
                 applied,
                 durable,
                 checkpointed,
+                surgery: [stats.ranges_cloned, stats.shared_nodes_copied],
             });
         }
         Ok(Self { base, trace: device.trace(), history: runner.history().clone(), marks })
@@ -94,6 +104,15 @@ impl Recording {
             *hits.entry(format!("replayed {kind}")).or_default() += 1;
         }
         let running = self.running(prefix);
+        let before = running.checked_sub(1).map_or([0; 2], |before| self.marks[before].surgery);
+        for (at, what) in
+            ["cut after a range was cloned", "cut while shared nodes were copied"].iter().enumerate()
+        {
+            let now = self.marks[running].surgery[at];
+            if (at == 0 && now > 0) || now > before[at] {
+                *hits.entry((*what).to_owned()).or_default() += 1;
+            }
+        }
         let start = running.checked_sub(1).map_or(0, |before| self.marks[before].trace);
         let is_inside = (start + 1..self.marks[running].trace).contains(&prefix);
         if self.marks[running].step == "checkpoint" && is_inside {
