@@ -87,7 +87,7 @@ fn every_crash_leaves_a_prefix() {
 #[test]
 fn every_crash_among_clones_leaves_a_prefix() {
     let plan = Plan {
-        mix: Mix { steps: 110, checkpoints: 40, background: 250, clones: 150, ..Mix::CRASHES },
+        mix: Mix { steps: 90, checkpoints: 40, background: 250, clones: 150, ..Mix::CRASHES },
         crash_recovery_every: 1000,
         go_on_every: 100,
     };
