@@ -15,6 +15,9 @@ use crate::{
     recovery,
 };
 
+/// Checkpoints of a volume that is closed while much of it is dead, at most.
+const LAST_CHECKPOINTS_MAX: usize = 4;
+
 /// An open volume. All methods may be called from any thread.
 ///
 /// Queries never wait for the device: where something is not in memory they answer [`crate::Error::Miss`]. Hold no lock
@@ -114,7 +117,13 @@ impl Engine {
             return Ok(());
         }
         self.volume.check_writable()?;
-        self.volume.checkpoint(true)?;
+        // On a volume that was full, one checkpoint frees the room in which the next brings the other deletes down.
+        for _ in 0..LAST_CHECKPOINTS_MAX {
+            self.volume.checkpoint(true)?;
+            if !self.volume.much_is_dead() {
+                break;
+            }
+        }
         self.volume.set_closed();
         Ok(())
     }

@@ -68,7 +68,7 @@ impl Volume {
     pub(crate) fn sink_deletes(&self) -> Result<()> {
         let counters = self.allocator.counters();
         let dead = self.dead_bytes.load(Ordering::Relaxed);
-        if counters.free < counters.capacity / 4 || dead > counters.capacity / 16 {
+        if counters.free < counters.capacity / 4 || self.much_is_dead() {
             self.reclaiming.store(true, Ordering::Relaxed);
         }
         if !self.reclaiming.load(Ordering::Relaxed) {
@@ -100,6 +100,11 @@ impl Volume {
             self.dead_bytes.fetch_sub(dead, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// True if waiting deletes hold a sixteenth of the volume.
+    pub(crate) fn much_is_dead(&self) -> bool {
+        self.dead_bytes.load(Ordering::Relaxed) > self.allocator.counters().capacity / 16
     }
 
     /// Brings deletes from a node and from below it down; false if there was no room for all of them.
