@@ -5,7 +5,9 @@
 //! * CACHE-2 a node leaves the cache only when it is clean and nobody holds it; parts leave alone ([`evict`]).
 //! * CACHE-3 a dirty node is in `dirty` of the interval in which it changed.
 //!
-//! Lock order: a shard's mutex and the dirty list's come after every node's lock and are held for a few instructions.
+//! Lock order: the mutexes of a shard, of the dirty list, of what is being read ([`in_flight`]) and of what streams by
+//! ([`passing`]) come after every node's lock and are held for a few instructions. Who waits for somebody else's read holds
+//! no lock.
 
 pub(crate) mod evict;
 mod in_flight;
