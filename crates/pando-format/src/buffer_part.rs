@@ -167,6 +167,7 @@ pub struct BufferPartWriter {
     /// Where the last key lies in the front.
     last_key: Option<std::ops::Range<usize>>,
     last_range: Option<KeyRange>,
+    last_goto: Option<KeyRange>,
 }
 
 impl Default for BufferPartWriter {
@@ -180,7 +181,7 @@ impl BufferPartWriter {
     pub fn new() -> Self {
         let mut builder = PartBuilder::default();
         builder.front.zeros(HEAD_LENGTH);
-        Self { builder, counts: [0; 3], live_bytes: 0, last_key: None, last_range: None }
+        Self { builder, counts: [0; 3], live_bytes: 0, last_key: None, last_range: None, last_goto: None }
     }
 
     /// Adds the sum for a key. A put of 4 KiB is taken by reference, everything else is copied.
@@ -234,8 +235,15 @@ impl BufferPartWriter {
         self.live_bytes += range.lower.bytes.len() + range.upper.bytes.len();
     }
 
-    /// Adds a goto. They rise and do not overlap (FMT-11).
+    /// Adds a goto.
+    ///
+    /// # Panics
+    /// If its range is empty or not behind the last one (FMT-11), or it leads nowhere.
     pub fn push_goto(&mut self, goto: &Goto) {
+        let rises = self.last_goto.as_ref().is_none_or(|last| last.upper <= goto.range.lower);
+        assert!(rises && !goto.range.is_empty(), "FMT-11: gotos rise and do not overlap");
+        assert!(!goto.target.is_empty(), "FMT-11: a goto leads to a node");
+        self.last_goto = Some(goto.range.clone());
         goto.encode(&mut self.builder.front);
         self.counts[2] += 1;
         self.live_bytes +=

@@ -80,13 +80,11 @@ fn xf() -> impl Strategy<Value = Xf> {
     })
 }
 
-fn goto() -> impl Strategy<Value = Goto> {
-    (range(), msn(), any::<u64>(), any::<u8>(), xf()).prop_map(|(range, msn, target, height, xf)| Goto {
-        range,
-        msn,
-        target: NodeId(target),
-        height,
-        xf,
+/// Their ranges are those of range deletes: disjoint, rising and not empty (FMT-11).
+fn gotos() -> impl Strategy<Value = Vec<Goto>> {
+    (ranges(), 1..u64::MAX, any::<u8>(), xf()).prop_map(|(ranges, target, height, xf)| {
+        let goto = |(range, msn)| Goto { range, msn, target: NodeId(target), height, xf: xf.clone() };
+        ranges.into_iter().map(goto).collect()
     })
 }
 
@@ -102,12 +100,10 @@ fn disjoint(bounds: BTreeSet<Bound>) -> impl Iterator<Item = KeyRange> {
 }
 
 fn buffer_part() -> impl Strategy<Value = BufferPart> {
-    (btree_map(key(), (msn(), pending()), 0..12), ranges(), vec(goto(), 0..3)).prop_map(
-        |(keyed, ranges, gotos)| {
-            let keyed = keyed.into_iter().map(|(key, (msn, pending))| (key, msn, pending)).collect();
-            BufferPart { keyed, ranges, gotos }
-        },
-    )
+    (btree_map(key(), (msn(), pending()), 0..12), ranges(), gotos()).prop_map(|(keyed, ranges, gotos)| {
+        let keyed = keyed.into_iter().map(|(key, (msn, pending))| (key, msn, pending)).collect();
+        BufferPart { keyed, ranges, gotos }
+    })
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
