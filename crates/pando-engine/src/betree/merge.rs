@@ -192,6 +192,8 @@ impl Volume {
         below.key_range = own;
         self.account(&mut below);
         self.drop_node(root, &mut above);
+        // Before its lock is let go: nobody may take a part from it any more (TREE-1).
+        child.pinned.store(true, Ordering::Relaxed);
         drop(below);
         TreeRoot::replace(&mut slot, child);
         Ok(())

@@ -111,16 +111,9 @@ impl MessageBuffer {
         inside.into_iter().flatten().map(|(key, (_, pending))| (key, pending))
     }
 
-    /// Memory of the keyed messages inside a range, in bytes; counted no further than just above `most`.
-    pub(crate) fn bytes_in(&self, range: &KeyRange, most: usize) -> usize {
-        let mut bytes = 0;
-        for (key, pending) in self.keyed_in(range) {
-            bytes += Self::keyed_weight(key, pending);
-            if bytes > most {
-                break;
-            }
-        }
-        bytes
+    /// How many keyed messages lie inside a range; counted no further than `most`.
+    pub(crate) fn count_in(&self, range: &KeyRange, most: usize) -> usize {
+        self.keyed_in(range).take(most).count()
     }
 
     /// Fragments in key order.

@@ -135,9 +135,9 @@ impl Volume {
             let local = names.range_to_local(&range);
             let (first, last) = interior.indexes_in(&local).into_inner();
             let buffers = interior.children[first..=last].iter().filter_map(|child| child.buffer.get());
-            let much = buffers.map(|buffer| buffer.bytes_in(&local, CARRIED_BYTES_MAX)).sum::<usize>()
-                > CARRIED_BYTES_MAX;
-            if is_root && much {
+            let most = self.shape.node_bytes / BYTES_A_CARRIED + 1;
+            let much = buffers.map(|buffer| buffer.count_in(&local, most)).sum::<usize>() >= most;
+            if is_root && much && state.height < RAISED_HEIGHT_MAX {
                 return Ok(None);
             }
             if !is_root && (much || first != last) {
@@ -281,8 +281,13 @@ impl Volume {
 /// A range of up to this part of a node is copied.
 const COPIED_PART: usize = 64;
 
-/// Messages that come along with a clone, in bytes of memory. Each takes some microseconds.
-const CARRIED_BYTES_MAX: usize = 64 << 10;
+/// One message may come along with a clone for so many bytes of a node: a thousand with nodes of 4 MiB. Each takes some
+/// microseconds, whatever its value.
+const BYTES_A_CARRIED: usize = 4096;
+
+/// No tree of this height is raised for the sake of a clone: its messages come along instead. Merges lower a tree again, but
+/// clones may come faster.
+const RAISED_HEIGHT_MAX: u8 = 6;
 
 /// A goto that makes the keys of `range`, once below `to`, those of a node.
 fn goto_for(range: &KeyRange, names: &Names, target: NodeId, height: u8, from: &[u8], to: &[u8]) -> Goto {

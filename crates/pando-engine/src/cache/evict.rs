@@ -57,6 +57,9 @@ impl Volume {
         while self.cache.memory() > self.options.cache_bytes {
             let Some(node) = self.write_oldest()? else { break };
             let mut state = node.state.write();
+            if node.pinned.load(Ordering::Relaxed) {
+                continue;
+            }
             drop_parts(&mut state);
             self.account(&mut state);
         }
@@ -76,6 +79,10 @@ impl Volume {
                     continue;
                 }
                 let Some(mut state) = node.state.try_write() else { continue };
+                // It may have become a root since.
+                if node.pinned.load(Ordering::Relaxed) {
+                    continue;
+                }
                 drop_parts(&mut state);
                 self.account(&mut state);
                 let clean = state.dirty.is_none() && state.frozen.is_none() && !state.writing;

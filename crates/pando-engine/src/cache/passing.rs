@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Weak;
+use std::sync::atomic::Ordering;
 
 use pando_format::Tree;
 use parking_lot::Mutex;
@@ -74,6 +75,10 @@ impl Volume {
         let Some(node) = run.node.upgrade() else { return };
         // Somebody at work there is a reason to leave it to the clock hand.
         let Some(mut state) = node.state.try_write() else { return };
+        // TREE-1: a root stays whole.
+        if node.pinned.load(Ordering::Relaxed) {
+            return;
+        }
         let Body::Leaf(leaf) = &mut state.body else { return };
         // After a split or merge other parts stand in these places; they are clean or stay all the same.
         let end = run.parts.end.min(leaf.basements.len());
