@@ -195,7 +195,14 @@ impl Node {
         let (bytes, parts) = match &self.body {
             // A few bytes an entry, and each part is padded to a block twice (packed front, blocks behind it).
             Body::Leaf(leaf) => (leaf.bytes() + leaf.entries() * 8, leaf.basements.len()),
-            Body::Interior(interior) => (interior.buffer_bytes(), interior.children.len()),
+            // An empty buffer takes no block; each edge has its place in the header.
+            Body::Interior(interior) => {
+                let header: usize = interior.pivots.iter().map(|pivot| pivot.bytes.len() + 16).sum();
+                let edges =
+                    interior.children.iter().map(|child| 160 + child.prepended().len()).sum::<usize>();
+                let waiting = interior.children.iter().filter(|child| child.buffer_bytes > 0).count();
+                (interior.buffer_bytes() + header + edges, waiting)
+            }
         };
         bytes + parts * (2 * BLOCK_SIZE + 128) + 2 * BLOCK_SIZE
     }

@@ -135,8 +135,8 @@ impl Volume {
             let local = names.range_to_local(&range);
             let (first, last) = interior.indexes_in(&local).into_inner();
             let buffers = interior.children[first..=last].iter().filter_map(|child| child.buffer.get());
-            let most = self.shape.node_bytes / BYTES_A_CARRIED + 1;
-            let much = buffers.map(|buffer| buffer.count_in(&local, most)).sum::<usize>() >= most;
+            let counts = buffers.map(|buffer| buffer.count_in(&local, CARRIED_MAX));
+            let much = counts.sum::<usize>() >= CARRIED_MAX;
             if is_root && much && state.height < RAISED_HEIGHT_MAX {
                 return Ok(None);
             }
@@ -281,9 +281,8 @@ impl Volume {
 /// A range of up to this part of a node is copied.
 const COPIED_PART: usize = 64;
 
-/// One message may come along with a clone for so many bytes of a node: a thousand with nodes of 4 MiB. Each takes some
-/// microseconds, whatever its value.
-const BYTES_A_CARRIED: usize = 4096;
+/// Fewer messages than these come along with a clone. Each takes some microseconds, whatever its value.
+const CARRIED_MAX: usize = 1024;
 
 /// No tree of this height is raised for the sake of a clone: its messages come along instead. Merges lower a tree again, but
 /// clones may come faster.

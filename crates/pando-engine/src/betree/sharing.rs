@@ -41,6 +41,8 @@ impl Volume {
         for id in before {
             *changes.entry(id).or_default() -= 1;
         }
+        // Maintenance, reclamation and clones settle at the same time: each count is read and written in one hold of this lock.
+        let mut doomed = self.doomed.lock();
         for (id, change) in changes.into_iter().filter(|(_, change)| *change != 0) {
             let references = i64::from(self.table.references(id)) + change;
             let references = u32::try_from(references).expect("BT-4: no more names go than there are");
@@ -49,7 +51,7 @@ impl Volume {
                 node.shared.store(references > 1, Ordering::Relaxed);
             }
             if references == 0 {
-                self.doomed.lock().push(id);
+                doomed.push(id);
             }
         }
     }
