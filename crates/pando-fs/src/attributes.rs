@@ -51,7 +51,7 @@ impl FileSystem {
         let (batch, record) = edit.finish(inode.key(*epoch)?, true);
         self.store.apply(batch)?;
         state.set_record(record);
-        Ok(state.record.attributes())
+        Ok(state.record.attributes(number))
     }
 }
 

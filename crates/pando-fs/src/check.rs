@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pando_engine::{Bound, Direction, Engine, KeyRange, ScanLimit, Tree};
 
 use crate::operations::{FileType, ROOT};
-use crate::schema::{NameRecord, Record, Redirect, XattrValue, key};
+use crate::schema::{NameRecord, Record, Redirect, XattrValue, key, number};
 use crate::{FileSystem, Result, numbers, store};
 
 const BLOCK: u64 = 4096;
@@ -85,6 +85,8 @@ struct Redirects {
 /// What is counted of a directory, and what its record says.
 struct Directory {
     key: Bytes,
+    /// Its deltas and those above it.
+    delta: u64,
     entries: (u64, u64),
     links: (u64, u64),
 }
@@ -137,7 +139,7 @@ impl Check<'_> {
             self.problem("FS-5", &key, format_args!("leads to inode {number}, which is missing"));
         }
         for directory in std::mem::take(&mut self.directories).into_values() {
-            let Directory { key, entries, links } = directory;
+            let Directory { key, entries, links, .. } = directory;
             if entries.0 != entries.1 {
                 self.problem("FS-3", &key, format_args!("says {} entries and has {}", entries.1, entries.0));
             }
@@ -149,9 +151,13 @@ impl Check<'_> {
     }
 
     fn record(&mut self, key: &Bytes, record: &Record) -> Result<()> {
-        if !self.numbers.insert(record.number) || record.number == 0 || record.number >= self.counter {
-            let counter = self.counter;
-            let what = format_args!("has inode number {}, taken or not below {counter}", record.number);
+        let parent = key::split_path_key(key).and_then(|(parent, _)| self.directories.get(parent));
+        let delta = parent.map_or(0, |parent| parent.delta);
+        let seen = number::visible(record.number, delta);
+        let counter = self.counter;
+        let given_out_again = (counter..number::COUNTED_END).contains(&seen);
+        if !self.numbers.insert(seen) || seen == 0 || given_out_again {
+            let what = format_args!("has inode number {seen}, taken or not below {counter}");
             self.problem("FS-4", key, what);
         }
         let path = if key.is_empty() {
@@ -182,6 +188,7 @@ impl Check<'_> {
                 self.report.directories += 1;
                 let directory = Directory {
                     key: key.clone(),
+                    delta: delta ^ record.delta,
                     entries: (0, record.entries),
                     links: (2, u64::from(record.links)),
                 };

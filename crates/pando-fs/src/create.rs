@@ -8,7 +8,7 @@ use pando_engine::{Batch, Tree};
 use crate::inode::{Inode, Place, States};
 use crate::namei::{check_name, name_key};
 use crate::operations::{Caller, Entry, FileType, InodeNumber};
-use crate::schema::{Record, key};
+use crate::schema::{Record, key, number};
 use crate::{Error, FileSystem, Result};
 
 const SET_GROUP_ID: u32 = 0o2000;
@@ -36,7 +36,7 @@ impl FileSystem {
         if self.resolve(&directory, &names, &path, name)?.is_some() {
             return Err(Error::Exists);
         }
-        let number = self.numbers.allocate(&self.store)?;
+        let fresh = self.numbers.allocate(&self.store)?;
         let parked = self.parked.at(&key);
         let mut states = States::lock(parked.iter().chain([&directory]));
         states.check_attached(&directory)?;
@@ -44,7 +44,7 @@ impl FileSystem {
         let evicted = self.evict(&mut batch, &states, &parked, &key);
 
         let now = self.now();
-        let mut record = Record::new(file_type, number, now);
+        let mut record = Record::new(file_type, number::stored(fresh, directory.delta), now);
         let mut directory_record = states.record(&directory).clone();
         fill(&mut record);
         inherit(&mut record, caller, &directory_record);
@@ -59,7 +59,7 @@ impl FileSystem {
 
         self.settle_evicted(&mut states, evicted);
         states.set_record(&directory, directory_record);
-        let attributes = record.attributes();
+        let attributes = record.attributes(InodeNumber(fresh));
         let name = Bytes::copy_from_slice(name);
         let place = Place::Named { parent: directory.clone(), name: name.clone() };
         names.insert(&name);
@@ -104,7 +104,7 @@ impl FileSystem {
         batch.put(Tree::Metadata, key::orphan_key(number), record.encode());
         self.store.apply(batch)?;
 
-        let attributes = record.attributes();
+        let attributes = record.attributes(InodeNumber(number));
         let inode: Arc<Inode> = Inode::detached(record, Place::Orphan, &self.budget, false);
         inode.attach();
         let fresh = self.table.insert(&inode);

@@ -189,7 +189,7 @@ impl Operations for FileSystem {
     }
 
     fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes> {
-        Ok(self.inode(inode)?.read()?.record.attributes())
+        Ok(self.inode(inode)?.read()?.record.attributes(inode))
     }
 
     fn set_attributes(&self, caller: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::locks::{self, MutexGuard, Rank, ReadGuard, WriteGuard};
 use crate::names::{NameBudget, Names};
 use crate::operations::{Attributes, FileType, InodeNumber};
-use crate::schema::{Record, key};
+use crate::schema::{Record, key, number};
 use crate::{Error, Result};
 
 /// Paths longer than this are made anew for each key: memory for the paths of a deep chain grows with its square.
@@ -56,8 +56,11 @@ impl State {
 
 /// See the module.
 pub(crate) struct Inode {
+    /// What users see, wherever it moves.
     pub(crate) number: InodeNumber,
     pub(crate) file_type: FileType,
+    /// The deltas of a directory and all above it ([`number`]). They stay when it moves; zero for anything else.
+    pub(crate) delta: u64,
     references: AtomicU64,
     place: Mutex<Place>,
     /// A directory's path and the epoch of the name space it is right for.
@@ -74,12 +77,15 @@ impl Inode {
         budget: &Arc<NameBudget>,
         just_made: bool,
     ) -> Arc<Self> {
-        let number = record.number;
-        let names = (record.file_type == FileType::Directory)
+        let above = if let Place::Named { parent, .. } = &place { parent.delta } else { 0 };
+        let number = number::visible(record.number, above);
+        let is_directory = record.file_type == FileType::Directory;
+        let names = is_directory
             .then(|| Box::new(locks::Mutex::new(Rank::Names, number, Names::new(budget.clone(), just_made))));
         Arc::new(Self {
             number: InodeNumber(number),
             file_type: record.file_type,
+            delta: if is_directory { above ^ record.delta } else { 0 },
             references: AtomicU64::new(DETACHED),
             place: Mutex::new(place),
             path: Mutex::new(None),
@@ -168,7 +174,7 @@ impl Inode {
 
     /// What users see, whether the inode is in the table or not.
     pub(crate) fn attributes(&self) -> Attributes {
-        self.state.read().record.attributes()
+        self.state.read().record.attributes(self.number)
     }
 
     /// Locks the state exclusively; `Stale` if the inode has left the table.

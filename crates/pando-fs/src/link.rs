@@ -65,7 +65,7 @@ impl Drop for Found<'_> {
 /// gets a redirect, any other has its record under the name.
 pub(crate) fn put_name(batch: &mut Batch, inode: &Inode, record: &Record, name_key: &Bytes) {
     if inode.is_linked() {
-        put_redirect(batch, inode, name_key);
+        put_redirect(batch, &redirect_to(inode), name_key);
         batch.update(Tree::Metadata, key::linked_key(inode.number.0), record.hot_update());
     } else {
         batch.put(Tree::Metadata, name_key.clone(), record.encode());
@@ -80,10 +80,14 @@ pub(crate) fn delete_name(batch: &mut Batch, inode: &Inode, name_key: &Bytes) {
     }
 }
 
-fn put_redirect(batch: &mut Batch, inode: &Inode, name_key: &Bytes) {
-    let redirect = Redirect { number: inode.number.0, file_type: inode.file_type };
+fn redirect_to(inode: &Inode) -> Redirect {
+    Redirect { number: inode.number.0, file_type: inode.file_type }
+}
+
+/// Adds to the batch one name of a file with several links.
+pub(crate) fn put_redirect(batch: &mut Batch, redirect: &Redirect, name_key: &Bytes) {
     batch.put(Tree::Metadata, name_key.clone(), redirect.encode());
-    let number = Bytes::copy_from_slice(&inode.number.0.to_le_bytes());
+    let number = Bytes::copy_from_slice(&redirect.number.to_le_bytes());
     batch.put(Tree::Metadata, key::link_name_key(name_key), number);
 }
 
@@ -198,13 +202,16 @@ impl FileSystem {
         let now = self.now();
         let mut batch = Batch::new();
         let evicted = self.evict(&mut batch, &states, &parked, &new.key);
-        let record = Record { links: before.links + 1, changed: now, parked: Bytes::new(), ..before.clone() };
+        // Under its own key it lies in no directory.
+        let number = inode.number.0;
+        let record =
+            Record { number, links: before.links + 1, changed: now, parked: Bytes::new(), ..before.clone() };
         let own = key::linked_key(inode.number.0);
         if inode.is_linked() {
             batch.update(Tree::Metadata, own, record.hot_update());
         } else {
             match old {
-                Some(old) => put_redirect(&mut batch, inode, &old.key),
+                Some(old) => put_redirect(&mut batch, &redirect_to(inode), &old.key),
                 None => batch.delete(Tree::Metadata, key::orphan_key(inode.number.0)),
             }
             let (from, to) = (inode.data_prefix(epoch, &before)?, key::data_prefix(&own));
@@ -213,7 +220,7 @@ impl FileSystem {
             }
             batch.put(Tree::Metadata, own, record.encode());
         }
-        put_redirect(&mut batch, inode, &new.key);
+        put_redirect(&mut batch, &redirect_to(inode), &new.key);
         let mut directory_record = states.record(new.directory).clone();
         directory_record.entries += 1;
         (directory_record.modified, directory_record.changed) = (now, now);
@@ -225,7 +232,7 @@ impl FileSystem {
             self.parked.remove(&before.parked);
         }
         states.set_record(new.directory, directory_record);
-        let attributes = record.attributes();
+        let attributes = record.attributes(inode.number);
         states.set_record(inode, record);
         inode.set_place(Place::Linked);
         if let Some(old) = old {

@@ -14,7 +14,7 @@ use crate::locks::MutexGuard;
 use crate::namei::{check_name, check_sticky, name_key};
 use crate::names::Names;
 use crate::operations::{Caller, InodeNumber, RenameMode};
-use crate::schema::{Record, Timestamp, key};
+use crate::schema::{Record, Timestamp, key, number};
 use crate::{Error, FileSystem, Result};
 
 /// One end of a rename, or of a link.
@@ -35,7 +35,7 @@ impl<'a> End<'a> {
     }
 
     /// What everything below the name begins with, if it is a directory's.
-    fn subtree(&self) -> Bytes {
+    pub(crate) fn subtree(&self) -> Bytes {
         key::subtree_prefix(&key::child_path(&self.path, self.name))
     }
 
@@ -170,12 +170,12 @@ impl FileSystem {
         let now = self.now();
         let mut batch = Batch::new();
         let evicted = self.evict(&mut batch, &states, &parked, b"\0");
-        let moved = changed_record(states.record(source), now);
+        let moved = moved_record(source, states.record(source), from, to, now);
         let mut removed = None;
         let mut exchanged = None;
         match target {
             Some(target) if mode == RenameMode::Exchange => {
-                let record = changed_record(states.record(target), now);
+                let record = moved_record(target, states.record(target), to, from, now);
                 exchange(&mut batch, from, (source, &moved), to, (target, &record));
                 exchanged = Some(record);
             }
@@ -249,7 +249,7 @@ fn check_kinds(source: &Inode, target: Option<&Inode>, mode: RenameMode) -> Resu
 }
 
 /// True if `inode` is the directory or one of its ancestors.
-fn is_at_or_below(directory: &Arc<Inode>, inode: &Inode) -> bool {
+pub(crate) fn is_at_or_below(directory: &Arc<Inode>, inode: &Inode) -> bool {
     let mut next = inode.is_directory().then(|| directory.clone());
     while let Some(directory) = next {
         if directory.number == inode.number {
@@ -260,8 +260,16 @@ fn is_at_or_below(directory: &Arc<Inode>, inode: &Inode) -> bool {
     false
 }
 
-fn changed_record(record: &Record, now: Timestamp) -> Record {
-    Record { changed: now, ..record.clone() }
+/// The record under its new name: users see the same number there, and the same numbers below it.
+fn moved_record(inode: &Inode, record: &Record, from: &End, to: &End, now: Timestamp) -> Record {
+    let mut record = Record { changed: now, ..record.clone() };
+    if !inode.is_linked() {
+        record.number = number::stored(inode.number.0, to.directory.delta);
+    }
+    if inode.is_directory() {
+        record.delta ^= from.directory.delta ^ to.directory.delta;
+    }
+    record
 }
 
 /// Moves record or redirect, data and, of a directory, everything below.

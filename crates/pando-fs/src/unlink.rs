@@ -135,6 +135,7 @@ impl FileSystem {
             return None;
         }
         let mut orphan = record.clone();
+        orphan.number = inode.number.0;
         orphan.links = 0;
         orphan.changed = now;
         let own = key::orphan_key(inode.number.0);

@@ -6,12 +6,14 @@
 //!   lies at or behind its size.
 //! * FS-2 the parent of every path key is the record of a directory.
 //! * FS-3 a directory's record counts its children exactly, and has 2 + its subdirectories links.
-//! * FS-4 no two records have the same inode number, and every number is below the persistent counter.
+//! * FS-4 no two inodes show the same number ([`number`]), none shows 0 or a number that the persistent counter will give
+//!   out.
 //! * FS-5 the record of a file with several links says as many links as there are redirects to it, at least one, and
 //!   each redirect leads to such a record and says its type.
 //! * FS-6 the list of redirects has the names of all redirects and no others, each with the right inode number.
 
 pub mod key;
+pub mod number;
 pub mod record;
 pub mod redirect;
 pub mod time;

@@ -52,11 +52,11 @@ pub struct Record {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// The stored number; what users see is XORed with the deltas of clones.
+    /// The stored number; for what users see of it see [`super::number`].
     pub number: u64,
     /// Generation of the number.
     pub generation: u64,
-    /// Reserved for clones: XORed to the numbers of everything below. Zero.
+    /// Of a directory: XORed to the numbers of everything below. Not zero in the root of a clone.
     pub delta: u64,
     /// Device number of a device node.
     pub device: u64,
@@ -282,8 +282,8 @@ impl Record {
         self.flags & FLAG_SPARSE != 0
     }
 
-    /// What users see of it.
-    pub fn attributes(&self) -> Attributes {
+    /// What users see of it under this number.
+    pub fn attributes(&self, inode: InodeNumber) -> Attributes {
         let size = if self.file_type == FileType::Directory { self.entries } else { self.size };
         let blocks = match self.file_type {
             FileType::Regular if self.is_sparse() => self.blocks.saturating_mul(8).min(size.div_ceil(512)),
@@ -291,7 +291,7 @@ impl Record {
             _ => 0,
         };
         Attributes {
-            inode: InodeNumber(self.number),
+            inode,
             generation: self.generation,
             file_type: self.file_type,
             mode: self.mode,
@@ -316,6 +316,9 @@ impl std::fmt::Display for Record {
         match file_type {
             FileType::Directory => write!(f, ", {entries} entries")?,
             _ => write!(f, ", {size} bytes")?,
+        }
+        if self.delta != 0 {
+            write!(f, ", delta {:016x}", self.delta)?;
         }
         if !self.xattrs.is_empty() {
             write!(f, ", {} attributes", self.xattrs.len())?;
