@@ -10,6 +10,8 @@ use pando_fs::{Error, Operations, Result};
 
 use crate::errno;
 use crate::pool::Pool;
+use crate::protocol::Answer;
+use crate::transport::Reply;
 
 /// Told of failures of the file system: the sentence for the log.
 pub(crate) type Report = Arc<dyn Fn(&str) + Send + Sync>;
@@ -39,91 +41,69 @@ impl Dispatcher {
         &*self.fs
     }
 
-    /// Serves a request that changes nothing: makes `call`, which may use the reply, then gives both to `answer`.
-    pub(crate) fn query<R, T>(
+    /// Serves a request that changes nothing.
+    pub(crate) fn query(
         &self,
-        reply: R,
-        call: impl FnMut(&dyn Operations, &mut R) -> Result<T> + Send + 'static,
-        answer: impl FnOnce(R, Result<T>) + Send + 'static,
-    ) where
-        R: Send + 'static,
-        T: 'static,
-    {
-        self.run(Kind::Query, reply, call, answer);
+        reply: Reply,
+        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
+    ) {
+        self.run(Kind::Query, reply, call);
     }
 
     /// Serves a request that changes something, with room for it.
-    pub(crate) fn change<R, T>(
+    pub(crate) fn change(
         &self,
-        reply: R,
-        call: impl FnMut(&dyn Operations, &mut R) -> Result<T> + Send + 'static,
-        answer: impl FnOnce(R, Result<T>) + Send + 'static,
-    ) where
-        R: Send + 'static,
-        T: 'static,
-    {
-        self.run(Kind::Change, reply, call, answer);
+        reply: Reply,
+        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
+    ) {
+        self.run(Kind::Change, reply, call);
     }
 
     /// Serves a request that waits for the device in any case, on the pool.
-    pub(crate) fn wait<R, T>(
+    pub(crate) fn wait(
         &self,
-        reply: R,
-        call: impl FnMut(&dyn Operations, &mut R) -> Result<T> + Send + 'static,
-        answer: impl FnOnce(R, Result<T>) + Send + 'static,
-    ) where
-        R: Send + 'static,
-        T: 'static,
-    {
-        self.run_on_pool(Kind::Query, None, reply, call, answer);
+        reply: Reply,
+        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
+    ) {
+        self.run_on_pool(Kind::Query, None, reply, call);
     }
 
-    fn run<R, T>(
+    fn run(
         &self,
         kind: Kind,
-        mut reply: R,
-        mut call: impl FnMut(&dyn Operations, &mut R) -> Result<T> + Send + 'static,
-        answer: impl FnOnce(R, Result<T>) + Send + 'static,
-    ) where
-        R: Send + 'static,
-        T: 'static,
-    {
+        reply: Reply,
+        mut call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
+    ) {
         let room = if kind == Kind::Change { self.fs.make_room(false) } else { Ok(()) };
-        match room.and_then(|()| call(&*self.fs, &mut reply)) {
-            Err(lack @ (Error::Miss(_) | Error::Busy)) => {
-                self.run_on_pool(kind, Some(lack), reply, call, answer);
-            }
-            result => finish(reply, result, &self.report, answer),
+        match room.and_then(|()| call(&*self.fs)) {
+            Err(lack @ (Error::Miss(_) | Error::Busy)) => self.run_on_pool(kind, Some(lack), reply, call),
+            result => finish(reply, result, &self.report),
         }
     }
 
-    fn run_on_pool<R, T>(
+    fn run_on_pool(
         &self,
         kind: Kind,
         lack: Option<Error>,
-        mut reply: R,
-        mut call: impl FnMut(&dyn Operations, &mut R) -> Result<T> + Send + 'static,
-        answer: impl FnOnce(R, Result<T>) + Send + 'static,
-    ) where
-        R: Send + 'static,
-        T: 'static,
-    {
+        reply: Reply,
+        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
+    ) {
         let fs = self.fs.clone();
         let report = self.report.clone();
         self.pool.run(move || {
-            let result = until_answered(&*fs, kind, lack, |fs| call(fs, &mut reply));
-            finish(reply, result, &report, answer);
+            let result = until_answered(&*fs, kind, lack, call);
+            finish(reply, result, &report);
         });
     }
 }
 
 /// Makes the call, and supplies what it lacks, until it has an answer. Waits for the device.
-fn until_answered<T>(
+fn until_answered(
     fs: &dyn Operations,
     kind: Kind,
     mut lack: Option<Error>,
-    mut call: impl FnMut(&dyn Operations) -> Result<T>,
-) -> Result<T> {
+    mut call: impl FnMut(&dyn Operations) -> Result<Answer>,
+) -> Result<Answer> {
     loop {
         match lack {
             Some(Error::Miss(miss)) => fs.fetch(miss)?,
@@ -138,11 +118,12 @@ fn until_answered<T>(
     }
 }
 
-fn finish<R, T>(reply: R, result: Result<T>, report: &Report, answer: impl FnOnce(R, Result<T>)) {
-    if let Err(error) = &result
-        && errno::is_failure(error)
-    {
-        report(&error.to_string());
-    }
-    answer(reply, result);
+fn finish(reply: Reply, result: Result<Answer>, report: &Report) {
+    let answer = result.unwrap_or_else(|error| {
+        if errno::is_failure(&error) {
+            report(&error.to_string());
+        }
+        Answer::Refused(errno::errno(&error))
+    });
+    reply.send(answer);
 }

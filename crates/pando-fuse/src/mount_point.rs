@@ -5,20 +5,23 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+
+use crate::protocol::REQUEST_BYTES_MAX;
 
 /// The type that /proc/mounts shows.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.pando";
-
-/// Most bytes of one read or write request.
-pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
 /// Why a file system was not mounted or unmounted; each prints as one sentence.
 #[derive(Debug)]
@@ -143,10 +146,13 @@ pub(crate) struct Appearance<'a> {
 
 impl Appearance<'_> {
     /// The options for fusermount3, which takes all by name.
-    pub(crate) fn names(&self) -> Vec<String> {
+    fn names(&self) -> Vec<String> {
         let source = self.source.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,");
         let mut names = vec![format!("fsname={source}"), "subtype=pando".into()];
         names.push(format!("max_read={REQUEST_BYTES_MAX}"));
+        if self.allow_other {
+            names.push("allow_other".into());
+        }
         if self.default_permissions {
             names.push("default_permissions".into());
         }
@@ -178,13 +184,22 @@ pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
+/// Mounts, and returns the descriptor of the connection.
+pub(crate) fn mount(mountpoint: &Path, look: &Appearance<'_>) -> Result<OwnedFd, MountError> {
+    // fusermount3 opens it with the user's rights, too, and does not say so well when it may not.
+    let device = File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
+    match mount_directly(device, mountpoint, look)? {
+        Some(device) => Ok(device),
+        None => mount_through_helper(mountpoint, look),
+    }
+}
+
 /// Mounts with mount(2). `None` if the caller may not, and has to ask fusermount3.
-pub(crate) fn mount_directly(
+fn mount_directly(
+    device: File,
     mountpoint: &Path,
     look: &Appearance<'_>,
 ) -> Result<Option<OwnedFd>, MountError> {
-    // fusermount3 opens it with the user's rights, too, and does not say so well when it may not.
-    let device = File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
@@ -209,6 +224,45 @@ pub(crate) fn mount_directly(
             Err(MountError::Refused { action: "mount", path: mountpoint.to_owned(), why })
         }
     }
+}
+
+/// Has fusermount3 mount. It opens /dev/fuse itself and sends the descriptor through a socket, which it gets as its
+/// standard input.
+fn mount_through_helper(mountpoint: &Path, look: &Appearance<'_>) -> Result<OwnedFd, MountError> {
+    let refuse = |why: String| MountError::Refused { action: "mount", path: mountpoint.to_owned(), why };
+    let no_helper = |error: io::Error| refuse(format!("cannot run fusermount3: {}", words(&error)));
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|errno| no_helper(errno.into()))?;
+    let mut command = Command::new("fusermount3");
+    command.arg("-o").arg(look.names().join(",")).arg("--").arg(mountpoint);
+    command.env("LC_ALL", "C").env("_FUSE_COMMFD", "0");
+    command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+    let helper = command.spawn().map_err(no_helper)?;
+    // The command holds their end; while it lives, the socket does not end with the helper.
+    drop(command);
+    let received = receive_descriptor(&ours);
+    let output = helper.wait_with_output().map_err(no_helper)?;
+    match received {
+        Some(device) if output.status.success() => Ok(device),
+        _ => Err(refuse(String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "))),
+    }
+}
+
+/// A descriptor that comes with one byte of data; `None` if the other end closes without sending one.
+fn receive_descriptor(socket: &OwnedFd) -> Option<OwnedFd> {
+    let mut byte = [0; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    rustix::io::retry_on_intr(|| {
+        let data = &mut [IoSliceMut::new(&mut byte)];
+        rustix::net::recvmsg(socket, data, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })
+    .ok()?;
+    ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
 }
 
 /// Gives what is mounted there these options in place of those it has. Only root may. To become read-only, nobody may

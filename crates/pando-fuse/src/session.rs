@@ -4,12 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fuser::{Config, MountOption, SessionACL};
 use pando_fs::Operations;
 
 use crate::dispatch::{Dispatcher, Report};
 use crate::mount_point::{self, Appearance, MountError, VfsOption};
-use crate::transport::{Adapter, KernelCache};
+use crate::serve::Server;
+use crate::transport::{Device, handshake, receive};
 
 /// Requests that wait for the device at once.
 const WAITERS_MAX: usize = 64;
@@ -52,7 +52,9 @@ impl MountOptions {
 
 /// A file system that is mounted and waits for [`Session::run`]. Dropping it unmounts.
 pub struct Session {
-    inner: fuser::Session<Adapter>,
+    server: Server,
+    /// One a receiving thread.
+    devices: Vec<Arc<Device>>,
     guard: UnmountGuard,
 }
 
@@ -92,32 +94,19 @@ impl Session {
             allow_other: options.allow_other,
             default_permissions: options.default_permissions,
         };
-        let kernel_cache = KernelCache::default();
+        let device = Arc::new(Device::new(mount_point::mount(&mountpoint, &look)?));
+        let agreement = handshake(&device, options.writeback).map_err(|error| {
+            // The first error is the one to tell.
+            let _ = mount_point::unmount(&mountpoint, true);
+            MountError::Handshake(error)
+        })?;
+        let mut devices = vec![device.clone()];
+        while devices.len() < options.threads.max(1) {
+            // Without a queue of its own a thread shares that of the first.
+            devices.push(device.clone_connection().map_or_else(|_| device.clone(), Arc::new));
+        }
         let dispatcher = Dispatcher::new(fs, WAITERS_MAX, options.report.clone());
-        let adapter = Adapter::new(dispatcher, options.writeback, kernel_cache.clone());
-
-        let mut config = Config::default();
-        config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(options.threads.max(1));
-        config.clone_fd = true;
-        let inner = match mount_point::mount_directly(&mountpoint, &look)? {
-            Some(device) => {
-                fuser::Session::from_fd(adapter, device, config.acl, config).map_err(|error| {
-                    // The first error is the one to tell.
-                    let _ = mount_point::unmount(&mountpoint, true);
-                    MountError::Handshake(error)
-                })?
-            }
-            None => {
-                config.mount_options = look.names().into_iter().map(MountOption::CUSTOM).collect();
-                fuser::Session::new(adapter, &mountpoint, &config).map_err(|error| MountError::Refused {
-                    action: "mount",
-                    path: mountpoint.clone(),
-                    why: error.to_string().trim().replace('\n', "; "),
-                })?
-            }
-        };
-        kernel_cache.connect(inner.notifier());
+        let server = Server::new(dispatcher, agreement, device);
         let entry =
             mount_point::mounted_at(&mountpoint).ok().flatten().ok_or_else(|| MountError::Refused {
                 action: "mount",
@@ -126,7 +115,7 @@ impl Session {
             })?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device };
-        Ok(Self { inner, guard: UnmountGuard { unmounter, armed: true } })
+        Ok(Self { server, devices, guard: UnmountGuard { unmounter, armed: true } })
     }
 
     /// What unmounts it, also while it runs.
@@ -139,12 +128,35 @@ impl Session {
     ///
     /// An error means that the connection broke, or was aborted, while it was mounted; it is unmounted then.
     pub fn run(self) -> io::Result<()> {
-        let Self { inner, mut guard } = self;
-        inner.run()?;
+        let Self { server, devices, mut guard } = self;
+        let served = serve_all(&server, &devices);
+        // What is still on the pool is answered first.
+        drop(server);
+        served?;
         // Something else may be mounted there by now, even with the same device number.
         guard.armed = false;
         Ok(())
     }
+}
+
+/// Receives on every device until it is unmounted, with this thread for the first.
+fn serve_all(server: &Server, devices: &[Arc<Device>]) -> io::Result<()> {
+    let (first, others) = devices.split_first().expect("there is a device for at least one thread");
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (index, device) in others.iter().enumerate() {
+            let name = format!("pando-fuse-{}", index + 1);
+            // The threads there are serve all requests, if there are not as many as hoped.
+            let thread =
+                std::thread::Builder::new().name(name).spawn_scoped(scope, || receive(device, server));
+            threads.extend(thread);
+        }
+        let mut result = receive(first, server);
+        for thread in threads {
+            result = result.and(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        result
+    })
 }
 
 impl Unmounter {

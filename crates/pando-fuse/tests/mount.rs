@@ -5,6 +5,7 @@ mod common;
 
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -15,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use common::memory_fs::MemoryFs;
 use common::mounted::{Mounted, with_fuse};
 use pando_fuse::{MountError, VfsOption, mount_point};
-use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 
 /// Waits for what the kernel does in its own time, such as forgetting; the test's time-out ends a vain wait. Unmounting
@@ -185,6 +186,73 @@ fn calls_beyond_reading_and_writing() {
         assert_eq!(memory.syncs.load(Ordering::Relaxed), 2);
         drop((file, target));
         mounted.unmount();
+    });
+}
+
+#[test]
+fn a_file_without_a_name_can_be_given_one() {
+    with_fuse("a_file_without_a_name_can_be_given_one", || {
+        let memory = Arc::new(MemoryFs::new());
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        let directory = File::open(mounted.path()).unwrap();
+        for name in ["first", "second"] {
+            let flags = OFlags::RDWR | OFlags::TMPFILE;
+            let file = rustix::fs::openat(&directory, ".", flags, Mode::from_raw_mode(0o640)).unwrap();
+            let mut file = File::from(file);
+            file.write_all(b"without a name").unwrap();
+            assert_eq!(file.metadata().unwrap().nlink(), 0);
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            rustix::fs::linkat(rustix::fs::CWD, path, &directory, name, AtFlags::SYMLINK_FOLLOW).unwrap();
+            let path = mounted.path().join(name);
+            assert_eq!(fs::read(&path).unwrap(), b"without a name");
+            assert_eq!(fs::metadata(&path).unwrap().mode(), 0o100_640);
+            assert_eq!(fs::metadata(&path).unwrap().nlink(), 1);
+        }
+        let flags = OFlags::WRONLY | OFlags::TMPFILE;
+        drop(rustix::fs::openat(&directory, ".", flags, Mode::from_raw_mode(0o600)).unwrap());
+        drop(directory);
+        until(|| memory.inodes() == 3);
+        mounted.unmount();
+    });
+}
+
+#[test]
+fn the_time_of_birth_is_told() {
+    with_fuse("the_time_of_birth_is_told", || {
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        let path = mounted.path().join("file");
+        fs::write(&path, "x").unwrap();
+        let born = fs::metadata(&path).unwrap().created().unwrap();
+        fs::write(&path, "y").unwrap();
+        let later = fs::metadata(&path).unwrap();
+        assert_eq!(later.created().unwrap(), born);
+        assert!(later.modified().unwrap() > born);
+        // All else that statx(2) tells comes the same way.
+        let statx = rustix::fs::statx(rustix::fs::CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::ALL);
+        let statx = statx.unwrap();
+        assert_eq!((statx.stx_size, statx.stx_nlink, statx.stx_ino), (1, 1, later.ino()));
+        assert_eq!(u32::from(statx.stx_mode), later.mode());
+        assert_eq!(
+            (statx.stx_mtime.tv_sec, i64::from(statx.stx_mtime.tv_nsec)),
+            (later.mtime(), later.mtime_nsec())
+        );
+        mounted.unmount();
+    });
+}
+
+#[test]
+fn an_aborted_connection_is_an_error_and_leaves_no_mount() {
+    with_fuse("an_aborted_connection_is_an_error_and_leaves_no_mount", || {
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        let (_, minor) = mounted.unmounter().device().split_once(':').unwrap();
+        let abort = format!("/sys/fs/fuse/connections/{minor}/abort");
+        if let Err(error) = fs::write(&abort, "1") {
+            eprintln!("SKIPPED an_aborted_connection_is_an_error_and_leaves_no_mount: {abort}: {error}");
+            return;
+        }
+        let unmounter = mounted.unmounter().clone();
+        assert!(mounted.end().is_err());
+        assert_eq!(mount_point::mounted_at(unmounter.mountpoint()).unwrap(), None);
     });
 }
 

@@ -41,14 +41,19 @@ impl Mounted {
     }
 
     /// Unmounts, and checks that the session ends well.
-    pub fn unmount(mut self) {
+    pub fn unmount(self) {
         // Another test of this process may be starting a program: until its exec, the child holds a copy of every open file,
         // those in this mount too. That passes; a mount that stays busy runs into the time-out of `with_fuse`.
         while let Err(error) = self.unmounter.unmount(false) {
             assert!(matches!(error, MountError::Busy { .. }), "{error}");
             std::thread::yield_now();
         }
-        self.server.take().unwrap().join().unwrap().unwrap();
+        self.end().unwrap();
+    }
+
+    /// Waits for the end of the session.
+    pub fn end(mut self) -> std::io::Result<()> {
+        self.server.take().unwrap().join().unwrap()
     }
 }
 

@@ -1,0 +1,111 @@
+//! What flags of system calls mean to the file system.
+
+use pando_fs::operations::{AllocateMode, Caller, FileType, RenameMode, Seek, SetAttributes, XattrMode};
+use rustix::fs::{FallocateFlags, FileType as ModeType, RenameFlags, XattrFlags};
+
+use crate::protocol::{self, Header};
+
+pub(crate) fn caller(header: &Header, umask: u32) -> Caller {
+    Caller { uid: header.uid, gid: header.gid, pid: header.pid, umask }
+}
+
+pub(crate) fn set_attributes(from: &protocol::SetAttributes) -> SetAttributes {
+    SetAttributes {
+        mode: from.mode.map(|mode| mode & 0o7777),
+        uid: from.uid,
+        gid: from.gid,
+        size: from.size,
+        accessed: from.accessed,
+        modified: from.modified,
+        changed: from.changed,
+        kill_set_id: from.kill_set_id,
+    }
+}
+
+/// What mknod(2) is to make. A mode without a type means a regular file.
+pub(crate) fn node_type(mode: u32) -> Option<FileType> {
+    if mode & 0o170_000 == 0 {
+        return Some(FileType::Regular);
+    }
+    match ModeType::from_raw_mode(mode) {
+        ModeType::RegularFile => Some(FileType::Regular),
+        ModeType::BlockDevice => Some(FileType::BlockDevice),
+        ModeType::CharacterDevice => Some(FileType::CharDevice),
+        ModeType::Fifo => Some(FileType::Fifo),
+        ModeType::Socket => Some(FileType::Socket),
+        _ => None,
+    }
+}
+
+pub(crate) fn rename_mode(flags: u32) -> Option<RenameMode> {
+    let flags = RenameFlags::from_bits_retain(flags);
+    if flags.is_empty() {
+        Some(RenameMode::Replace)
+    } else if flags == RenameFlags::NOREPLACE {
+        Some(RenameMode::NoReplace)
+    } else if flags == RenameFlags::EXCHANGE {
+        Some(RenameMode::Exchange)
+    } else {
+        None
+    }
+}
+
+pub(crate) fn allocate_mode(mode: u32) -> Option<AllocateMode> {
+    let flags = FallocateFlags::from_bits_retain(mode);
+    let keep_size = flags.contains(FallocateFlags::KEEP_SIZE);
+    let rest = flags - FallocateFlags::KEEP_SIZE;
+    if rest.is_empty() {
+        Some(AllocateMode::Allocate { keep_size })
+    } else if rest == FallocateFlags::PUNCH_HOLE && keep_size {
+        Some(AllocateMode::PunchHole)
+    } else if rest == FallocateFlags::ZERO_RANGE {
+        Some(AllocateMode::ZeroRange { keep_size })
+    } else {
+        None
+    }
+}
+
+/// What lseek(2) looks for; the kernel keeps the other kinds to itself.
+pub(crate) fn seek(whence: u32) -> Option<Seek> {
+    match whence {
+        3 => Some(Seek::Data),
+        4 => Some(Seek::Hole),
+        _ => None,
+    }
+}
+
+pub(crate) fn xattr_mode(flags: u32) -> Option<XattrMode> {
+    let flags = XattrFlags::from_bits_retain(flags);
+    if flags.is_empty() {
+        Some(XattrMode::Set)
+    } else if flags == XattrFlags::CREATE {
+        Some(XattrMode::Create)
+    } else if flags == XattrFlags::REPLACE {
+        Some(XattrMode::Replace)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_types_of_mknod() {
+        assert_eq!(node_type(0o644), Some(FileType::Regular));
+        assert_eq!(node_type(0o100_644), Some(FileType::Regular));
+        assert_eq!(node_type(0o010_600), Some(FileType::Fifo));
+        assert_eq!(node_type(0o140_600), Some(FileType::Socket));
+        assert_eq!(node_type(0o040_755), None);
+    }
+
+    #[test]
+    fn modes_of_fallocate() {
+        assert_eq!(allocate_mode(0), Some(AllocateMode::Allocate { keep_size: false }));
+        assert_eq!(allocate_mode(1), Some(AllocateMode::Allocate { keep_size: true }));
+        assert_eq!(allocate_mode(3), Some(AllocateMode::PunchHole));
+        assert_eq!(allocate_mode(0x10), Some(AllocateMode::ZeroRange { keep_size: false }));
+        assert_eq!(allocate_mode(0x8), None, "a range cannot be cut out");
+    }
+}

@@ -1,0 +1,234 @@
+//! What each request means to the file system.
+//!
+//! Requests that the kernel stops sending after one ENOSYS are answered so: OPEN and FLUSH because there is nothing to
+//! do, CREATE because the kernel then sends MKNOD, which is the same without a RELEASE at the end. The kernel holds the
+//! directory's lock over lookup and MKNOD, so O_EXCL stays atomic. INTERRUPT too: every wait here is for the device and
+//! ends by itself, as in any file system on a disk, so there is nothing that a signal could cut short.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_fs::{Error, InodeNumber, Operations, Result};
+use rustix::io::Errno;
+
+use crate::convert::{self, caller};
+use crate::dispatch::Dispatcher;
+use crate::negotiate::Agreement;
+use crate::protocol::{
+    Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, entry_and_file,
+    invalidate_attributes,
+};
+use crate::transport::{Device, Reply};
+
+/// Serves the requests of one connection; from any thread.
+pub(crate) struct Server {
+    dispatcher: Dispatcher,
+    agreement: Agreement,
+    /// Takes notifications.
+    kernel: Arc<Device>,
+}
+
+impl Server {
+    pub(crate) fn new(dispatcher: Dispatcher, agreement: Agreement, kernel: Arc<Device>) -> Self {
+        Self { dispatcher, agreement, kernel }
+    }
+
+    /// How requests of this connection are laid out.
+    pub(crate) fn layout(&self) -> Layout {
+        self.agreement.layout
+    }
+
+    /// Serves one request. It is answered when this returns, or soon from the pool (FU-2).
+    pub(crate) fn serve(&self, header: &Header, operation: Operation, reply: Reply) {
+        match operation {
+            Operation::Forget { .. } | Operation::ForgetMany(_) => self.forget(header, &operation, reply),
+            Operation::Lookup { .. }
+            | Operation::GetAttributes
+            | Operation::GetAllAttributes
+            | Operation::ReadLink
+            | Operation::Read { .. }
+            | Operation::Statistics
+            | Operation::GetXattr { .. }
+            | Operation::ListXattrs { .. }
+            | Operation::OpenDirectory
+            | Operation::ReadDirectory { .. }
+            | Operation::ReleaseDirectory { .. }
+            | Operation::Seek { .. } => self.query(InodeNumber(header.node), operation, reply),
+            Operation::Sync => self.dispatcher.wait(reply, |fs| fs.sync().map(|()| Answer::Done)),
+            Operation::Open => reply.send(match self.agreement.no_open {
+                true => Answer::Refused(Errno::NOSYS),
+                false => Answer::opened(0, OPEN_KEEP_CACHE),
+            }),
+            Operation::Release | Operation::Destroy => reply.send(Answer::Done),
+            Operation::Ioctl => reply.send(Answer::Refused(Errno::NOTTY)),
+            Operation::Unknown => reply.send(Answer::Refused(Errno::NOSYS)),
+            Operation::Write { offset, data, kill_set_id } => {
+                self.write(InodeNumber(header.node), offset, data, kill_set_id, reply);
+            }
+            operation => self.change(header, operation, reply),
+        }
+    }
+
+    fn forget(&self, header: &Header, operation: &Operation, reply: Reply) {
+        reply.withhold();
+        let fs = self.dispatcher.fs();
+        match operation {
+            Operation::Forget { count } => fs.forget(InodeNumber(header.node), *count),
+            Operation::ForgetMany(inodes) => {
+                inodes.iter().for_each(|&(inode, count)| fs.forget(InodeNumber(inode), count));
+            }
+            _ => unreachable!("no other request is called a forget"),
+        }
+    }
+
+    fn query(&self, inode: InodeNumber, operation: Operation, reply: Reply) {
+        self.dispatcher.query(reply, move |fs| {
+            Ok(match &operation {
+                Operation::Lookup { name } => match fs.lookup(inode, name) {
+                    Err(Error::NotFound) => Answer::absent(),
+                    result => Answer::entry(&result?),
+                },
+                Operation::GetAttributes => Answer::attributes(&fs.get_attributes(inode)?),
+                Operation::GetAllAttributes => Answer::all_attributes(&fs.get_attributes(inode)?),
+                Operation::ReadLink => Answer::Pieces(vec![fs.read_link(inode)?]),
+                Operation::Read { offset, size } => {
+                    let size = (*size).min(REQUEST_BYTES_MAX);
+                    Answer::Pieces(fs.read(inode, *offset, size as usize)?)
+                }
+                Operation::Statistics => Answer::statistics(&fs.statistics()?),
+                Operation::GetXattr { name, size } => xattr(fs.get_xattr(inode, name)?, *size),
+                Operation::ListXattrs { size } => xattr(fs.list_xattrs(inode)?, *size),
+                Operation::OpenDirectory => Answer::opened(fs.open_directory(inode)?, 0),
+                Operation::ReleaseDirectory { handle } => {
+                    fs.close_directory(inode, *handle);
+                    Answer::Done
+                }
+                Operation::ReadDirectory { handle, cookie, size, attributes } => {
+                    let bytes_max = (*size).min(REQUEST_BYTES_MAX) as usize;
+                    list(fs, inode, *handle, *cookie, Listing::new(bytes_max, *attributes))?
+                }
+                Operation::Seek { offset, whence } => match convert::seek(*whence) {
+                    // Offsets are signed on the other side.
+                    Some(_) if *offset > i64::MAX as u64 => Answer::Refused(Errno::NXIO),
+                    Some(what) => Answer::number(fs.seek(inode, *offset, what)?),
+                    None => Answer::Refused(Errno::INVAL),
+                },
+                _ => unreachable!("no other request is called a query"),
+            })
+        });
+    }
+
+    /// The kernel makes O_APPEND into an offset by its own notion of the size, which nobody else changes. In
+    /// writeback mode pages arrive long after the write, so the flag must mean nothing here.
+    fn write(&self, inode: InodeNumber, offset: u64, data: Bytes, kill_set_id: bool, reply: Reply) {
+        let kernel = self.kernel.clone();
+        self.dispatcher.change(reply, move |fs| {
+            let had_set_id = kill_set_id && fs.get_attributes(inode)?.mode & 0o6000 != 0;
+            fs.write(inode, offset, data.clone(), false, kill_set_id)?;
+            if had_set_id {
+                // The kernel would go on to believe in the old mode, and execute by it. Dropping attributes takes no lock
+                // of the inode's in the kernel, so it is allowed from within a request to it (FU-4).
+                kernel.notify(&invalidate_attributes(inode.0));
+            }
+            Ok(Answer::count(data.len() as u32))
+        });
+    }
+
+    fn change(&self, header: &Header, operation: Operation, reply: Reply) {
+        let (header, inode) = (*header, InodeNumber(header.node));
+        self.dispatcher.change(reply, move |fs| {
+            let (invalid, unsupported) = (Answer::Refused(Errno::INVAL), Answer::Refused(Errno::OPNOTSUPP));
+            Ok(match &operation {
+                Operation::SetAttributes(set) => {
+                    let set = convert::set_attributes(set);
+                    Answer::attributes(&fs.set_attributes(&caller(&header, 0), inode, &set)?)
+                }
+                Operation::MakeNode { name, mode, device, umask } => match convert::node_type(*mode) {
+                    Some(file_type) => {
+                        let (caller, mode) = (caller(&header, *umask), mode & 0o7777);
+                        let device = u64::from(*device);
+                        Answer::entry(&fs.make_node(&caller, inode, name, file_type, mode, device)?)
+                    }
+                    None => invalid,
+                },
+                Operation::MakeDirectory { name, mode, umask } => {
+                    let caller = caller(&header, *umask);
+                    Answer::entry(&fs.make_directory(&caller, inode, name, mode & 0o7777)?)
+                }
+                Operation::MakeSymlink { name, target } => {
+                    Answer::entry(&fs.make_symlink(&caller(&header, 0), inode, name, target)?)
+                }
+                Operation::MakeTemporary { mode, umask } => {
+                    entry_and_file(&fs.make_temporary(&caller(&header, *umask), inode, mode & 0o7777)?)
+                }
+                Operation::Unlink { name } => done(fs.unlink(&caller(&header, 0), inode, name))?,
+                Operation::RemoveDirectory { name } => {
+                    done(fs.remove_directory(&caller(&header, 0), inode, name))?
+                }
+                Operation::Rename { name, new_parent, new_name, flags } => match convert::rename_mode(*flags)
+                {
+                    Some(mode) => {
+                        let (caller, to) = (caller(&header, 0), InodeNumber(*new_parent));
+                        done(fs.rename(&caller, inode, name, to, new_name, mode))?
+                    }
+                    None => invalid,
+                },
+                Operation::Link { inode: from, name } => {
+                    Answer::entry(&fs.link(InodeNumber(*from), inode, name)?)
+                }
+                // Nobody would enforce an access control list: POSIX_ACL is not negotiated. To take one would be a lie.
+                Operation::SetXattr { name, .. } if name.starts_with(b"system.posix_acl_") => unsupported,
+                Operation::SetXattr { name, value, flags } => match convert::xattr_mode(*flags) {
+                    Some(mode) => done(fs.set_xattr(inode, name, value, mode))?,
+                    None => invalid,
+                },
+                Operation::RemoveXattr { name } => done(fs.remove_xattr(inode, name))?,
+                Operation::Allocate { offset, length, mode } => match convert::allocate_mode(*mode) {
+                    Some(mode) => done(fs.allocate(inode, mode, *offset, *length))?,
+                    None => unsupported,
+                },
+                Operation::CopyRange { from_offset, to, to_offset, length, wide } => {
+                    // The caller asks again for what does not fit into a short answer.
+                    let longest = if *wide { u64::MAX } else { u64::from(u32::MAX - (BLOCK_BYTES - 1)) };
+                    let (to, length) = (InodeNumber(*to), (*length).min(longest));
+                    let copied = fs.copy_range(inode, *from_offset, to, *to_offset, length)?;
+                    if *wide { Answer::number(copied) } else { Answer::count(copied as u32) }
+                }
+                _ => unreachable!("no other request is called a change"),
+            })
+        });
+    }
+}
+
+/// The kernel keeps the pages of a file over its opens.
+const OPEN_KEEP_CACHE: u32 = 1 << 1;
+
+fn done(result: Result<()>) -> Result<Answer> {
+    result.map(|()| Answer::Done)
+}
+
+/// A value of any length; with a size of 0, the caller asks for its length.
+fn xattr(value: Bytes, size: u32) -> Answer {
+    match size {
+        0 => Answer::count(value.len() as u32),
+        size if value.len() > size as usize => Answer::Refused(Errno::RANGE),
+        _ => Answer::Pieces(vec![value]),
+    }
+}
+
+/// A listing that cannot go on after some names ends there for now: the kernel asks again behind them, so nothing is
+/// sent twice and no reference is counted twice (FU-3).
+fn list(
+    fs: &dyn Operations,
+    inode: InodeNumber,
+    handle: u64,
+    cookie: u64,
+    mut listing: Listing,
+) -> Result<Answer> {
+    let attributes = listing.has_attributes();
+    let result = fs.read_directory(inode, handle, cookie, attributes, &mut |entry| listing.add(entry));
+    if listing.is_empty() {
+        result?;
+    }
+    Ok(listing.into_answer())
+}
