@@ -6,7 +6,7 @@ use crate::file::{Edit, check_regular, check_size, kill_privileges, kill_set_id_
 use crate::operations::{Attributes, Caller, InodeNumber, SetAttributes, SetTime};
 use crate::schema::Timestamp;
 use crate::xattr::delete_lost_values;
-use crate::{FileSystem, Result};
+use crate::{FileSystem, Result, acl};
 
 impl FileSystem {
     pub(crate) fn change_attributes(
@@ -35,7 +35,7 @@ impl FileSystem {
         record.gid = set.gid.unwrap_or(record.gid);
         let changes_owner = set.uid.is_some() || set.gid.is_some();
         if let Some(mode) = set.mode {
-            record.mode = mode & 0o7777;
+            acl::change_mode(record, mode & 0o7777)?;
         } else if changes_owner && !inode.is_directory() {
             kill_set_id_bits(record);
         }

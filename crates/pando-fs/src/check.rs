@@ -1,4 +1,4 @@
-//! Check of the name space: FS-1 to FS-6, see [`crate::schema`].
+//! Check of the name space: FS-1 to FS-7, see [`crate::schema`].
 //!
 //! One walk over the metadata index in key order, in which a directory's record comes before its children's, and for
 //! each file its blocks; then one over the data index, from owner to owner, for what belongs to nobody. Redirects come
@@ -12,7 +12,7 @@ use pando_engine::{Bound, Direction, Engine, KeyRange, ScanLimit, Tree};
 
 use crate::operations::{FileType, ROOT};
 use crate::schema::{NameRecord, Record, Redirect, XattrValue, key, number};
-use crate::{FileSystem, Result, numbers, store};
+use crate::{FileSystem, Result, acl, numbers, store};
 
 const BLOCK: u64 = 4096;
 const LIMIT: ScanLimit = ScanLimit { entries: 1024, bytes: 4 << 20 };
@@ -159,6 +159,9 @@ impl Check<'_> {
         if !self.numbers.insert(seen) || seen == 0 || given_out_again {
             let what = format_args!("has inode number {seen}, taken or not below {counter}");
             self.problem("FS-4", key, what);
+        }
+        if let Some(what) = acl::problem(record) {
+            self.problem("FS-7", key, what);
         }
         let path = if key.is_empty() {
             if record.number != ROOT.0 || record.file_type != FileType::Directory {

@@ -9,7 +9,7 @@ use crate::inode::{Inode, Place, States};
 use crate::namei::{check_name, name_key};
 use crate::operations::{Caller, Entry, FileType, InodeNumber};
 use crate::schema::{Record, key, number};
-use crate::{Error, FileSystem, Result};
+use crate::{Error, FileSystem, Result, acl};
 
 const SET_GROUP_ID: u32 = 0o2000;
 
@@ -47,7 +47,7 @@ impl FileSystem {
         let mut record = Record::new(file_type, number::stored(fresh, directory.delta), now);
         let mut directory_record = states.record(&directory).clone();
         fill(&mut record);
-        inherit(&mut record, caller, &directory_record);
+        inherit(&mut record, caller, &directory_record)?;
         directory_record.entries += 1;
         if file_type == FileType::Directory {
             directory_record.links = directory_record.links.checked_add(1).ok_or(Error::TooManyLinks)?;
@@ -99,7 +99,7 @@ impl FileSystem {
         let mut record = Record::new(FileType::Regular, number, self.now());
         record.mode = mode & 0o7777;
         record.links = 0;
-        inherit(&mut record, caller, &directory.read()?.record);
+        inherit(&mut record, caller, &directory.read()?.record)?;
         let mut batch = Batch::new();
         batch.put(Tree::Metadata, key::orphan_key(number), record.encode());
         self.store.apply(batch)?;
@@ -113,8 +113,8 @@ impl FileSystem {
     }
 }
 
-/// Owner and group of a new inode; in a set-group-id directory the group is the directory's.
-fn inherit(record: &mut Record, caller: &Caller, directory: &Record) {
+/// Owner, group and permissions of a new inode; in a set-group-id directory the group is the directory's.
+fn inherit(record: &mut Record, caller: &Caller, directory: &Record) -> Result<()> {
     record.uid = caller.uid;
     record.gid = caller.gid;
     if directory.mode & SET_GROUP_ID != 0 {
@@ -123,4 +123,5 @@ fn inherit(record: &mut Record, caller: &Caller, directory: &Record) {
             record.mode |= SET_GROUP_ID;
         }
     }
+    acl::inherit(record, caller, directory)
 }

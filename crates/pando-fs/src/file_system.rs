@@ -325,8 +325,15 @@ impl Operations for FileSystem {
         self.xattr_names(inode)
     }
 
-    fn set_xattr(&self, inode: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.put_xattr(inode, name, value, mode)
+    fn set_xattr(
+        &self,
+        inode: InodeNumber,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_set_group_id: bool,
+    ) -> Result<()> {
+        self.put_xattr(inode, name, value, mode, kill_set_group_id)
     }
 
     fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()> {

@@ -33,7 +33,7 @@ pub struct Caller {
     pub gid: u32,
     /// Process.
     pub pid: u32,
-    /// Bits taken off the mode of what the caller makes.
+    /// Bits taken off the mode of what the caller makes, unless the directory has a default access control list.
     pub umask: u32,
 }
 
@@ -219,7 +219,8 @@ pub trait Operations: Send + Sync {
     fn set_attributes(&self, caller: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes>;
     /// The target of a symbolic link.
     fn read_link(&self, inode: InodeNumber) -> Result<Bytes>;
-    /// Makes an empty regular file, device node, fifo or socket. The mode is used as given, the umask taken off already.
+    /// Makes an empty regular file, device node, fifo or socket. The mode is what the caller asks for; the umask, or the
+    /// directory's default access control list, is applied to it here, as in all calls that make something.
     fn make_node(
         &self,
         caller: &Caller,
@@ -296,8 +297,17 @@ pub trait Operations: Send + Sync {
     fn get_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Bytes>;
     /// All names of extended attributes, each ended by NUL.
     fn list_xattrs(&self, inode: InodeNumber) -> Result<Bytes>;
-    /// Sets an extended attribute.
-    fn set_xattr(&self, inode: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    /// Sets an extended attribute. The access control lists (`system.posix_acl_access`, `system.posix_acl_default`) are
+    /// given as the kernel represents them and are `Invalid` otherwise; an access list changes the permission bits, and
+    /// with `kill_set_group_id` takes off that bit, as it does for a caller outside the file's group.
+    fn set_xattr(
+        &self,
+        inode: InodeNumber,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_set_group_id: bool,
+    ) -> Result<()>;
     /// Removes an extended attribute.
     fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()>;
     /// Makes everything done so far durable. Waits for the device.

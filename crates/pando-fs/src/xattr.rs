@@ -1,9 +1,10 @@
 //! Extended attributes. Values up to 512 bytes lie in the inode record, larger ones in the data index; the record has
-//! all names. Values are opaque, those of ACLs too.
+//! all names. Values are opaque but for those of access control lists, see [`crate::acl`].
 
 use bytes::Bytes;
 use pando_engine::{Batch, Tree};
 
+use crate::acl;
 use crate::operations::{InodeNumber, XattrMode};
 use crate::schema::{Record, Xattr, XattrValue, key};
 use crate::{Error, FileSystem, Result};
@@ -18,21 +19,29 @@ const INLINE_LENGTH_MAX: usize = 512;
 const INLINE_TOTAL_MAX: usize = 4096;
 
 const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > key::NAME_LENGTH_MAX || name.is_empty() {
         return Err(Error::AttributeTooBig);
     }
     let known = NAME_SPACES.iter().any(|space| name.len() > space.len() && name.starts_with(space));
-    if !(known || ACLS.contains(&name)) {
+    if !known {
         return Err(Error::NotSupported);
     }
     if name.contains(&0) { Err(Error::Invalid) } else { Ok(()) }
 }
 
-fn position(record: &Record, name: &[u8]) -> Option<usize> {
+pub(crate) fn position(record: &Record, name: &[u8]) -> Option<usize> {
     record.xattrs.iter().position(|xattr| xattr.name == name)
+}
+
+/// Whether an attribute may be set that is there, or is not.
+pub(crate) fn check_mode(mode: XattrMode, is_there: bool) -> Result<()> {
+    match (mode, is_there) {
+        (XattrMode::Create, true) => Err(Error::Exists),
+        (XattrMode::Replace, false) => Err(Error::NoAttribute),
+        _ => Ok(()),
+    }
 }
 
 /// Deletes the large values that the old record names and the new one does not.
@@ -82,19 +91,19 @@ impl FileSystem {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        kill_set_group_id: bool,
     ) -> Result<()> {
         self.check_writable()?;
+        if let Some(kind) = acl::Kind::of(name) {
+            return self.put_acl(number, kind, value, mode, kill_set_group_id);
+        }
         check_name(name)?;
         if value.len() > VALUE_LENGTH_MAX {
             return Err(Error::AttributeTooBig);
         }
         self.change_xattrs(number, |record, batch, prefix| {
             let at = position(record, name);
-            match (mode, at) {
-                (XattrMode::Create, Some(_)) => return Err(Error::Exists),
-                (XattrMode::Replace, None) => return Err(Error::NoAttribute),
-                _ => {}
-            }
+            check_mode(mode, at.is_some())?;
             let others = record.xattrs.iter().filter(|xattr| xattr.name != name);
             let inline: usize = others.map(|xattr| inline_length(&xattr.value)).sum();
             let value = if value.len() <= INLINE_LENGTH_MAX && inline + value.len() <= INLINE_TOTAL_MAX {
@@ -121,7 +130,7 @@ impl FileSystem {
         })
     }
 
-    fn change_xattrs(
+    pub(crate) fn change_xattrs(
         &self,
         number: InodeNumber,
         change: impl FnOnce(&mut Record, &mut Batch, &[u8]) -> Result<()>,

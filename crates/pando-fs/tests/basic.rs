@@ -131,7 +131,7 @@ fn holes_are_punched_and_found() {
 fn extended_attributes_of_all_sizes_follow_their_file() {
     let volume = Volume::new();
     let file = volume.file(ROOT, "f");
-    let set = |name: &[u8], value: &[u8], mode| volume.fs.set_xattr(file, name, value, mode);
+    let set = |name: &[u8], value: &[u8], mode| volume.fs.set_xattr(file, name, value, mode, false);
     set(b"user.small", b"1", XattrMode::Create).unwrap();
     set(b"user.large", &[5; 60_000], XattrMode::Set).unwrap();
     assert_eq!(set(b"user.small", b"2", XattrMode::Create), Err(Error::Exists));

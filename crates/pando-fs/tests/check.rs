@@ -5,7 +5,8 @@ mod common;
 use common::Volume;
 use pando_engine::{Batch, Tree};
 use pando_fs::operations::{FileType, Operations, ROOT};
-use pando_fs::schema::{Record, Redirect, key};
+use pando_fs::schema::{Record, Redirect, Xattr, XattrValue, key};
+use pando_sim::model::acl::{Acl, NOBODY};
 
 /// The invariants found broken after a batch that no operation would make.
 fn broken_by(make: impl FnOnce(&Volume, &mut Batch)) -> Vec<&'static str> {
@@ -156,7 +157,10 @@ fn orphans_of_a_crash_are_deleted_at_the_next_open() {
     for name in ["f", "g"] {
         let file = volume.file(a, name);
         volume.write(file, 0, &[1; 10_000]);
-        volume.fs.set_xattr(file, b"user.x", &[1; 1000], pando_fs::operations::XattrMode::Set).unwrap();
+        volume
+            .fs
+            .set_xattr(file, b"user.x", &[1; 1000], pando_fs::operations::XattrMode::Set, false)
+            .unwrap();
         volume.fs.unlink(&volume.caller, a, name.as_bytes()).unwrap();
     }
     // The blocks of one of them no longer lie under its old name.
@@ -167,4 +171,31 @@ fn orphans_of_a_crash_are_deleted_at_the_next_open() {
     assert_eq!((report.orphans, report.data_bytes, report.files), (0, 0, 1));
     after.assert_clean();
     assert_eq!(after.names(after.walk("a").unwrap()), ["g"]);
+}
+
+#[test]
+fn access_control_lists_that_do_not_fit_are_found() {
+    let broken_list = |name: &'static str, value: XattrValue| {
+        broken_by(|volume, batch| {
+            let xattr = Xattr { name: name.into(), value };
+            let record = changed(volume, &file_key(), |record| record.xattrs = vec![xattr]);
+            batch.put(Tree::Metadata, file_key(), record);
+        })
+    };
+    let inline = |mode| {
+        let entries = [(1, 6), (4, 4), (16, mode), (32, 4)];
+        let entries = entries.map(|(tag, permissions)| ((tag, NOBODY), permissions));
+        XattrValue::Inline(Acl(entries.into()).bytes().into())
+    };
+    assert_eq!(broken_list("system.posix_acl_access", inline(4)), [""; 0]);
+    assert_eq!(broken_list("system.posix_acl_access", inline(5)), ["FS-7"]);
+    assert_eq!(broken_list("system.posix_acl_default", inline(4)), ["FS-7"]);
+    let opaque = XattrValue::Inline("opaque".into());
+    assert_eq!(broken_list("system.posix_acl_access", opaque), ["FS-7"]);
+    let mode_alone = XattrValue::Inline(
+        Acl([(1, 6), (4, 4), (32, 4)].map(|(tag, permissions)| ((tag, NOBODY), permissions)).into())
+            .bytes()
+            .into(),
+    );
+    assert_eq!(broken_list("system.posix_acl_access", mode_alone), ["FS-7"]);
 }

@@ -29,7 +29,7 @@ fn linked_file(volume: &Volume) -> (InodeNumber, InodeNumber) {
     let directory = volume.directory(ROOT, "d");
     let file = volume.file(ROOT, "f");
     volume.write(file, 0, &[7; 10_000]);
-    volume.fs.set_xattr(file, b"user.x", &[1; 1000], XattrMode::Set).unwrap();
+    volume.fs.set_xattr(file, b"user.x", &[1; 1000], XattrMode::Set, false).unwrap();
     assert_eq!(link(volume, file, directory, "g").links, 2);
     (file, directory)
 }

@@ -12,7 +12,7 @@ fn everything_but_orphans_is_there_after_a_remount() {
     let a = volume.directory(ROOT, "a");
     let file = volume.file(a, "f");
     volume.write(file, 3, &[5; 70_000]);
-    volume.fs.set_xattr(file, b"user.large", &[6; 3000], XattrMode::Set).unwrap();
+    volume.fs.set_xattr(file, b"user.large", &[6; 3000], XattrMode::Set, false).unwrap();
     let gone = volume.file(a, "gone");
     volume.write(gone, 0, &[7; 70_000]);
     volume.fs.unlink(&volume.caller, a, b"gone").unwrap();
@@ -55,7 +55,7 @@ fn a_volume_opened_read_only_refuses_every_change() {
     assert_eq!(fs.unlink(caller, ROOT, b"f"), Err(refused.clone()));
     assert_eq!(volume.rename(ROOT, "f", ROOT, "g"), Err(refused.clone()));
     assert_eq!(fs.set_attributes(caller, file, &SetAttributes::default()), Err(refused.clone()));
-    assert_eq!(fs.set_xattr(file, b"user.a", b"", XattrMode::Set), Err(refused));
+    assert_eq!(fs.set_xattr(file, b"user.a", b"", XattrMode::Set, false), Err(refused));
     assert_eq!((fs.sync(), fs.make_room(false)), (Ok(()), Ok(())));
     fs.forget(InodeNumber(file.0), 1);
 }

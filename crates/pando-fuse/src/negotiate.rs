@@ -5,10 +5,12 @@ use crate::protocol::{InitReply, InitRequest, Layout, REQUEST_BYTES_MAX, flags};
 /// What the kernel does for us, or wants from us, once we ask for it. All are taken where the kernel offers them.
 ///
 /// Left out on purpose: `ATOMIC_O_TRUNC`, since no open reaches us; `POSIX_LOCKS` and `FLOCK_LOCKS`, since the kernel
-/// keeps locks well and interruptibly; `DONT_MASK`, so that the kernel applies the umask; `AUTO_INVAL_DATA`, since nobody
-/// else changes files; `REQUEST_TIMEOUT`, since a device may be slow and the kernel would end the whole connection.
+/// keeps locks well and interruptibly; `AUTO_INVAL_DATA`, since nobody else changes files; `REQUEST_TIMEOUT`, since a device may be slow and the kernel would end the whole connection.
+///
+/// `DONT_MASK`: a default access control list takes the place of the umask, so it is applied where that list is known.
 const WANTED: u64 = flags::ASYNC_READ
     | flags::BIG_WRITES
+    | flags::DONT_MASK
     | flags::MAX_PAGES
     | flags::PARALLEL_DIROPS
     | flags::DO_READDIRPLUS
@@ -23,21 +25,36 @@ const WANTED: u64 = flags::ASYNC_READ
 /// Requests of the kernel's own (read-ahead, asynchronous direct I/O) that may be under way at once.
 const BACKGROUND_MAX: u16 = 64;
 
+/// What depends on how it is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    /// The kernel collects small writes and sends them later.
+    pub(crate) writeback: bool,
+    /// The kernel checks access control lists. It then checks permission bits as well, wanted or not.
+    pub(crate) acls: bool,
+}
+
 /// What came out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
     /// Files are opened without asking us, once we have answered the first OPEN with ENOSYS.
     pub(crate) no_open: bool,
+    /// The kernel checks access control lists.
+    pub(crate) acls: bool,
     /// How requests are laid out.
     pub(crate) layout: Layout,
 }
 
 /// Asks for everything wanted that the kernel offers. `None` if writeback is asked for and the kernel has none.
-pub(crate) fn negotiate(offered: &InitRequest, writeback: bool) -> Option<(Agreement, InitReply)> {
-    if writeback && offered.flags & flags::WRITEBACK_CACHE == 0 {
+pub(crate) fn negotiate(offered: &InitRequest, wishes: Wishes) -> Option<(Agreement, InitReply)> {
+    let offers = |flag: u64| offered.flags & flag != 0;
+    if wishes.writeback && !offers(flags::WRITEBACK_CACHE) {
         return None;
     }
-    let wanted = WANTED | if writeback { flags::WRITEBACK_CACHE } else { 0 };
+    // Without its extension a request that sets a list does not say whether the set-group-ID bit must go.
+    let acls = wishes.acls && offers(flags::POSIX_ACL) && offers(flags::SETXATTR_EXT);
+    let if_so = |so: bool, flag: u64| if so { flag } else { 0 };
+    let wanted = WANTED | if_so(wishes.writeback, flags::WRITEBACK_CACHE) | if_so(acls, flags::POSIX_ACL);
     let agreed = offered.flags & wanted;
     let reply = InitReply {
         flags: agreed,
@@ -48,7 +65,8 @@ pub(crate) fn negotiate(offered: &InitRequest, writeback: bool) -> Option<(Agree
         pages_max: (REQUEST_BYTES_MAX as usize / rustix::param::page_size()) as u16,
     };
     let agreement = Agreement {
-        no_open: offered.flags & flags::NO_OPEN_SUPPORT != 0,
+        no_open: offers(flags::NO_OPEN_SUPPORT),
+        acls,
         layout: Layout { extended_xattr: agreed & flags::SETXATTR_EXT != 0 },
     };
     Some((agreement, reply))
@@ -66,10 +84,23 @@ mod tests {
             read_ahead_max: 1 << 17,
             flags: flags::ASYNC_READ | flags::NO_OPEN_SUPPORT,
         };
-        let (agreement, reply) = negotiate(&offered, false).unwrap();
+        let wishes = Wishes { writeback: false, acls: true };
+        let (agreement, reply) = negotiate(&offered, wishes).unwrap();
         assert_eq!(reply.flags, flags::ASYNC_READ);
         assert_eq!(reply.read_ahead_max, 1 << 17);
-        assert!(agreement.no_open && !agreement.layout.extended_xattr);
-        assert!(negotiate(&offered, true).is_none());
+        assert!(agreement.no_open && !agreement.layout.extended_xattr && !agreement.acls);
+        assert!(negotiate(&offered, Wishes { writeback: true, acls: false }).is_none());
+    }
+
+    #[test]
+    fn access_control_lists_are_for_those_who_want_them_checked() {
+        let lists = flags::POSIX_ACL | flags::SETXATTR_EXT;
+        for (offered, acls, expected) in
+            [(lists, true, true), (lists, false, false), (flags::POSIX_ACL, true, false)]
+        {
+            let offered = InitRequest { major: 7, minor: 45, read_ahead_max: 0, flags: offered };
+            let (agreement, reply) = negotiate(&offered, Wishes { writeback: false, acls }).unwrap();
+            assert_eq!((agreement.acls, reply.flags & flags::POSIX_ACL != 0), (expected, expected));
+        }
     }
 }

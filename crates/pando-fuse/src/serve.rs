@@ -135,7 +135,7 @@ impl Server {
     }
 
     fn change(&self, header: &Header, operation: Operation, reply: Reply) {
-        let (header, inode) = (*header, InodeNumber(header.node));
+        let (header, inode, acls) = (*header, InodeNumber(header.node), self.agreement.acls);
         self.dispatcher.change(reply, move |fs| {
             let (invalid, unsupported) = (Answer::Refused(Errno::INVAL), Answer::Refused(Errno::OPNOTSUPP));
             Ok(match &operation {
@@ -176,12 +176,16 @@ impl Server {
                 Operation::Link { inode: from, name } => {
                     Answer::entry(&fs.link(InodeNumber(*from), inode, name)?)
                 }
-                // Nobody would enforce an access control list: POSIX_ACL is not negotiated. To take one would be a lie.
-                Operation::SetXattr { name, .. } if name.starts_with(b"system.posix_acl_") => unsupported,
-                Operation::SetXattr { name, value, flags } => match convert::xattr_mode(*flags) {
-                    Some(mode) => done(fs.set_xattr(inode, name, value, mode))?,
-                    None => invalid,
-                },
+                // Nobody would enforce it. To take it would be a lie.
+                Operation::SetXattr { name, .. } if !acls && name.starts_with(b"system.posix_acl_") => {
+                    unsupported
+                }
+                Operation::SetXattr { name, value, flags, kill_set_group_id } => {
+                    match convert::xattr_mode(*flags) {
+                        Some(mode) => done(fs.set_xattr(inode, name, value, mode, *kill_set_group_id))?,
+                        None => invalid,
+                    }
+                }
                 Operation::RemoveXattr { name } => done(fs.remove_xattr(inode, name))?,
                 Operation::Allocate { offset, length, mode } => match convert::allocate_mode(*mode) {
                     Some(mode) => done(fs.allocate(inode, mode, *offset, *length))?,

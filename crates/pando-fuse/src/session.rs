@@ -8,6 +8,7 @@ use pando_fs::Operations;
 
 use crate::dispatch::{Dispatcher, Report};
 use crate::mount_point::{self, Appearance, MountError, VfsOption};
+use crate::negotiate::Wishes;
 use crate::serve::Server;
 use crate::transport::{Device, handshake, receive};
 
@@ -95,7 +96,8 @@ impl Session {
             default_permissions: options.default_permissions,
         };
         let device = Arc::new(Device::new(mount_point::mount(&mountpoint, &look)?));
-        let agreement = handshake(&device, options.writeback).map_err(|error| {
+        let wishes = Wishes { writeback: options.writeback, acls: options.default_permissions };
+        let agreement = handshake(&device, wishes).map_err(|error| {
             // The first error is the one to tell.
             let _ = mount_point::unmount(&mountpoint, true);
             MountError::Handshake(error)

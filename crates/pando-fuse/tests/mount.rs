@@ -70,6 +70,30 @@ fn files_and_directories() {
 }
 
 #[test]
+fn access_control_lists_are_taken_where_the_kernel_checks_them() {
+    with_fuse("access_control_lists_are_taken_where_the_kernel_checks_them", || {
+        // Owner 6, user 7 4, group 0, mask 4, others 0.
+        let entries = [(1, 6, -1), (2, 4, 7), (4, 0, -1), (16, 4, -1), (32, 0, -1_i32)];
+        let mut list = vec![2, 0, 0, 0];
+        for (tag, permissions, id) in entries {
+            list.extend([tag, 0, permissions, 0]);
+            list.extend(id.to_le_bytes());
+        }
+        for (checked, expected) in [(true, Ok(())), (false, Err(Errno::OPNOTSUPP))] {
+            let mounted =
+                Mounted::new(Arc::new(MemoryFs::new()), |options| options.default_permissions = checked);
+            let file = mounted.path().join("file");
+            fs::write(&file, "").unwrap();
+            let name = "system.posix_acl_access";
+            assert_eq!(rustix::fs::setxattr(&file, name, &list, XattrFlags::empty()), expected, "{checked}");
+            let found = rustix::fs::getxattr(&file, name, &mut [0_u8; 100]);
+            assert_eq!(found.ok(), checked.then_some(list.len()));
+            mounted.unmount();
+        }
+    });
+}
+
+#[test]
 fn creating_is_exclusive_and_keeps_the_mode() {
     with_fuse("creating_is_exclusive_and_keeps_the_mode", || {
         let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());

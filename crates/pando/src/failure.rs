@@ -65,6 +65,11 @@ impl Cause {
         matches!(self, Self::Volume(pando_fs::Error::Exists) | Self::Host(Errno::EXIST))
     }
 
+    /// True if there is no such extended attribute.
+    pub fn is_no_attribute(&self) -> bool {
+        matches!(self, Self::Volume(pando_fs::Error::NoAttribute) | Self::Host(Errno::NODATA))
+    }
+
     /// True if the place cannot keep such a thing at all, or not for this user.
     pub fn is_not_supported(&self) -> bool {
         use pando_fs::Error::{NotPermitted, NotSupported};

@@ -74,11 +74,6 @@ impl Files {
         Self { fs, caller, superuser: Caller { uid: 0, gid: 0, pid, umask: 0 } }
     }
 
-    /// Bits taken off the modes of what is made, where the source's mode is not kept.
-    pub fn umask(&self) -> u32 {
-        self.caller.umask
-    }
-
     /// The root directory.
     pub fn root(&self) -> Inode {
         Inode { fs: self.fs.clone(), number: ROOT }
@@ -105,7 +100,7 @@ impl Files {
         self.ask(|fs| fs.read_link(inode))
     }
 
-    /// Makes an empty file, device node, fifo or socket with exactly this mode.
+    /// Makes an empty file, device node, fifo or socket with this mode, less the umask.
     pub fn make_node(
         &self,
         parent: InodeNumber,
@@ -118,7 +113,7 @@ impl Files {
         Ok(self.take(entry).0)
     }
 
-    /// Makes a directory with exactly this mode.
+    /// Makes a directory with this mode, less the umask.
     pub fn make_directory(&self, parent: InodeNumber, name: &[u8], mode: u32) -> Result<Inode> {
         let entry = self.change(|fs| fs.make_directory(&self.caller, parent, name, mode))?;
         Ok(self.take(entry).0)
@@ -203,7 +198,12 @@ impl Files {
 
     /// Sets an extended attribute.
     pub fn set_xattr(&self, inode: InodeNumber, name: &[u8], value: &[u8]) -> Result<()> {
-        self.change(|fs| fs.set_xattr(inode, name, value, XattrMode::Set))
+        self.change(|fs| fs.set_xattr(inode, name, value, XattrMode::Set, false))
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()> {
+        self.change(|fs| fs.remove_xattr(inode, name))
     }
 
     /// How full the volume is.

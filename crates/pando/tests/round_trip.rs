@@ -155,6 +155,54 @@ fn extended_attributes_go_along() {
     assert_eq!(value[..length], large);
 }
 
+#[test]
+fn access_control_lists_go_with_the_mode() {
+    let sandbox = Sandbox::with_volume();
+    // Owner 6, user 7 4, group 0, mask 4, others 0.
+    let mut list = vec![2, 0, 0, 0];
+    for (tag, permissions, id) in [(1, 6, -1), (2, 4, 7), (4, 0, -1), (16, 4, -1), (32, 0, -1_i32)] {
+        list.extend([tag, 0, permissions, 0]);
+        list.extend(id.to_le_bytes());
+    }
+    fs::create_dir(sandbox.path("d")).unwrap();
+    for file in ["f", "plain"] {
+        fs::write(sandbox.path(file), "x").unwrap();
+        fs::set_permissions(sandbox.path(file), fs::Permissions::from_mode(0o640)).unwrap();
+    }
+    for (file, attribute) in [("f", "system.posix_acl_access"), ("d", "system.posix_acl_default")] {
+        let set = rustix::fs::setxattr(sandbox.path(file), attribute, &list, rustix::fs::XattrFlags::empty());
+        if set == Err(rustix::io::Errno::OPNOTSUPP) {
+            println!("SKIPPED access_control_lists_go_with_the_mode: the temporary directory keeps none");
+            return;
+        }
+        set.unwrap();
+    }
+    let access = |file: &str| {
+        let mut value = [0; 100];
+        let found = rustix::fs::getxattr(sandbox.path(file), "system.posix_acl_access", &mut value[..]);
+        (found.map(|length| value[..length].to_vec()), mode(&sandbox.path(file)))
+    };
+    let (with, without) = ((Ok(list.clone()), 0o640), (Err(rustix::io::Errno::NODATA), 0o640));
+    sandbox.ok(["cp", "-a", "d", "f", "v.img:/"]);
+    sandbox.ok(["cp", "-p", "f", "plain", "v.img:/d"]);
+    sandbox.ok(["cp", "-p", "v.img:/d/f", "v.img:/d/plain", "v.img:/"]);
+    sandbox.ok(["cp", "v.img:/f", "v.img:/d/inherits"]);
+    sandbox.check("v.img");
+    sandbox.ok(["cp", "-a", "v.img:/", "out"]);
+    for (file, expected) in [("f", &with), ("d/f", &with), ("plain", &without), ("d/plain", &without)] {
+        assert_eq!(access(&format!("out/{file}")), *expected, "{file}");
+    }
+    assert_eq!(access("out/d/inherits"), with);
+    sandbox.ok(["cp", "v.img:/f", "out/f2"]);
+    assert_eq!(access("out/f2"), without);
+    sandbox.ok(["cp", "-a", "v.img:/plain", "v.img:/f", "out/d/"]);
+    assert_eq!((access("out/d/plain"), access("out/d/f")), (without, with));
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
 /// The files below a directory, each with all its names; there are no other names.
 fn names_by_inode(root: &Path) -> BTreeSet<Vec<PathBuf>> {
     let mut by_inode = BTreeMap::<u64, (u64, Vec<PathBuf>)>::new();

@@ -2,6 +2,7 @@
 //! namespaces of its own: when its first process ends, whatever the reason, the kernel kills what it started and drops
 //! what it mounted. So a time-out, a panic or ^C leaves nothing behind, also when a daemon hangs.
 
+mod acl;
 mod brim;
 mod fio;
 mod fsx;
@@ -102,6 +103,7 @@ const TESTS: &[Test] = &[
     test("install", 60, &["make", "bash", "findmnt"], install::run),
     test("pjdfstest", 120, &["pjdfstest"], pjdfstest::run),
     test("hard-links", 60, &["tar", "rsync", "diff", "awk"], links::run),
+    test("access-control-lists", 60, &["setfacl", "getfacl", "tar", "rsync", "diff"], acl::run),
     test("rename-tree", 120, &["tar", "diff", "perl", "xz"], rename_tree::run),
     test("git", 180, &["git"], git::run),
     test("sqlite-rollback", 120, &["sqlite3"], sqlite::rollback_journal),

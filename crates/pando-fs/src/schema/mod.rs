@@ -11,6 +11,7 @@
 //! * FS-5 the record of a file with several links says as many links as there are redirects to it, at least one, and
 //!   each redirect leads to such a record and says its type.
 //! * FS-6 the list of redirects has the names of all redirects and no others, each with the right inode number.
+//! * FS-7 access control lists are valid, lie in the record and agree with the mode (`acl.rs`).
 
 pub mod key;
 pub mod number;

@@ -40,7 +40,7 @@ pub fn of_model(model: &Posix) -> Picture {
             (node.file_type(), node.mode, node.links, node.uid, node.gid, node.size()),
             (node.accessed, node.modified, node.changed, node.born),
         );
-        let xattrs: Vec<_> = node.xattrs.clone().into_iter().collect();
+        let xattrs: Vec<_> = node.all_xattrs().into_iter().collect();
         let same = first.entry(id).or_insert_with(|| path.clone());
         picture.push(line(&path, same, attributes, content, &xattrs));
         for (name, child) in model.list(id) {

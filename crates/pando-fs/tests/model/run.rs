@@ -10,9 +10,11 @@ use pando_device::simulated::Random;
 use pando_device::{Device, MemoryDevice};
 use pando_fs::clock::Clock;
 use pando_fs::operations::{
-    Attributes, Caller, DirectoryEntry, FileType, Operations, ROOT, Seek, SetAttributes, SetTime, waiting,
+    Attributes, Caller, DirectoryEntry, FileType, Operations, ROOT, Seek, SetAttributes, SetTime, XattrMode,
+    waiting,
 };
 use pando_fs::{Error, FileSystem, InodeNumber, Options, Result};
+use pando_sim::model::acl::{Acl, NOBODY};
 use pando_sim::model::posix::{self, Content, Id, Posix};
 
 use crate::step::Step;
@@ -69,7 +71,31 @@ fn name(number: u64) -> Vec<u8> {
 }
 
 fn xattr_name(number: u64) -> &'static [u8] {
-    [&b"user.a"[..], b"user.b", b"security.capability", b"trusted.c"][number as usize]
+    [&b"user.a"[..], b"user.b", b"security.capability", b"trusted.c", posix::ACCESS, posix::DEFAULT]
+        [number as usize]
+}
+
+/// The umask of a user.
+fn umask(uid: u32) -> u32 {
+    if uid == 0 { 0 } else { 0o027 }
+}
+
+/// One list of access control of many; `None`, one in eight.
+fn acl(seed: u64) -> Option<Acl> {
+    let mut random = Random::new(seed);
+    let mut entries = BTreeMap::new();
+    for tag in [1, 4, 32] {
+        entries.insert((tag, NOBODY), random.below(8) as u16);
+    }
+    for tag in [2, 8] {
+        for _ in 0..random.below(3) {
+            entries.insert((tag, random.below(5) as u32), random.below(8) as u16);
+        }
+    }
+    if entries.len() > 3 || random.chance(1, 3) {
+        entries.insert((16, NOBODY), random.below(8) as u16);
+    }
+    (!random.chance(1, 8)).then_some(Acl(entries))
 }
 
 impl Run {
@@ -129,7 +155,7 @@ impl Run {
     }
 
     fn caller(&self, uid: u32) -> Caller {
-        Caller { uid, gid: uid, pid: 1, umask: 0 }
+        Caller { uid, gid: uid, pid: 1, umask: umask(uid) }
     }
 
     /// Does a step to both sides and compares the answers.
@@ -202,7 +228,7 @@ impl Run {
                     FileType::Symlink => (Content::Symlink(b"target".to_vec()), 0o777),
                     other => (Content::Special(*other, 5), *mode),
                 };
-                let expected = self.model.make((*uid, *uid), id, &name, content, mode);
+                let expected = self.model.make((*uid, *uid), id, &name, content, (mode, umask(*uid)));
                 self.entered(found.map(|entry| entry.attributes), expected)
             }
             Step::Temporary { directory } => {
@@ -294,8 +320,18 @@ impl Run {
             Step::SetXattr { inode, name, length, mode } => {
                 let (inode, id) = self.slot(*inode);
                 let (name, value) = (xattr_name(*name), vec![*length as u8; *length as usize]);
-                let found = again(&self.fs, |fs| fs.set_xattr(inode, name, &value, *mode));
+                let found = again(&self.fs, |fs| fs.set_xattr(inode, name, &value, *mode, false));
                 agree(found, self.model.set_xattr(id, name, &value, *mode))
+            }
+            Step::SetAcl { inode, is_default, seed, kill_set_group_id } => {
+                let (inode, id) = self.slot(*inode);
+                let name = if *is_default { posix::DEFAULT } else { posix::ACCESS };
+                let acl = acl(*seed);
+                let value = acl.clone().unwrap_or_default().bytes();
+                let found = again(&self.fs, |fs| {
+                    fs.set_xattr(inode, name, &value, XattrMode::Set, *kill_set_group_id)
+                });
+                agree(found, self.model.set_acl(id, *is_default, acl, *kill_set_group_id))
             }
             Step::RemoveXattr { inode, name } => {
                 let (inode, id) = self.slot(*inode);
@@ -424,12 +460,13 @@ impl Run {
         let attributes = self.fs.get_attributes(inode).map_err(|error| error.to_string())?;
         self.same_attributes(&attributes, id)?;
         let node = self.model.node(id);
-        for (name, value) in &node.xattrs {
+        let xattrs = node.all_xattrs();
+        for (name, value) in &xattrs {
             let found = again(&self.fs, |fs| fs.get_xattr(inode, name)).map(|value| value.to_vec());
             agree(found, Ok(value.clone()))?;
         }
         let list = self.fs.list_xattrs(inode).map_err(|error| error.to_string())?;
-        agree(list.split(|byte| *byte == 0).count() - 1, node.xattrs.len())?;
+        agree(list.split(|byte| *byte == 0).count() - 1, xattrs.len())?;
         match &node.content {
             Content::File(bytes) => {
                 let found = again(&self.fs, |fs| fs.read(inode, 0, bytes.len() + 10));

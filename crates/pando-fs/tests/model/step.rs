@@ -35,6 +35,7 @@ pub enum Step {
     List { directory: u64, room: u64, attributes: bool },
     SetXattr { inode: u64, name: u64, length: u64, mode: XattrMode },
     RemoveXattr { inode: u64, name: u64 },
+    SetAcl { inode: u64, is_default: bool, seed: u64, kill_set_group_id: bool },
     Forget { inode: u64 },
     Compare,
     Crash,
@@ -72,7 +73,7 @@ fn length(random: &mut Random) -> u64 {
 
 fn step(random: &mut Random, mix: Mix) -> Step {
     let choice = match mix {
-        Mix::Everything => random.below(100),
+        Mix::Everything => random.below(106),
         Mix::Names => random.below(56),
         // One in four makes a link; writes see to it that there is something to be moved.
         Mix::Links => {
@@ -193,7 +194,13 @@ fn step(random: &mut Random, mix: Mix) -> Step {
             length: one_of(random, &[0, 10, 512, 513, 5000]),
             mode: one_of(random, &[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]),
         },
-        98 => Step::RemoveXattr { inode: slot(random), name: random.below(4) },
-        _ => Step::Link { inode: slot(random), directory: slot(random), name: name(random) },
+        98 => Step::RemoveXattr { inode: slot(random), name: random.below(6) },
+        99 => Step::Link { inode: slot(random), directory: slot(random), name: name(random) },
+        _ => Step::SetAcl {
+            inode: slot(random),
+            is_default: random.chance(1, 2),
+            seed: random.bits(),
+            kill_set_group_id: random.chance(1, 4),
+        },
     }
 }

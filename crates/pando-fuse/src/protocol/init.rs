@@ -16,12 +16,14 @@ const MINOR_MIN: u32 = 31;
 pub(crate) mod flags {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
+    pub(crate) const DONT_MASK: u64 = 1 << 6;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub(crate) const ASYNC_DIO: u64 = 1 << 15;
     pub(crate) const WRITEBACK_CACHE: u64 = 1 << 16;
     pub(crate) const NO_OPEN_SUPPORT: u64 = 1 << 17;
     pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
     pub(crate) const ABORT_ERROR: u64 = 1 << 21;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;

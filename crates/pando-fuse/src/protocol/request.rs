@@ -70,6 +70,9 @@ mod set {
 /// The bit of WRITE's flags that takes set-id bits off.
 const WRITE_KILL_SET_ID: u32 = 1 << 2;
 
+/// The user who sets an access control list may not keep the file's set-group-ID bit.
+const SETXATTR_KILL_SET_GROUP_ID: u32 = 1 << 0;
+
 /// Why bytes are no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Malformed {
@@ -226,6 +229,7 @@ pub(crate) enum Operation {
         name: Bytes,
         value: Bytes,
         flags: u32,
+        kill_set_group_id: bool,
     },
     GetXattr {
         name: Bytes,
@@ -334,12 +338,11 @@ impl Operation {
             opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => Self::Sync,
             opcode::SETXATTR => {
                 let (size, flags) = (fixed.u32()?, fixed.u32()?);
-                if layout.extended_xattr {
-                    // Its one flag goes with access control lists.
-                    fixed.u64()?;
-                }
+                let (extended, _padding) =
+                    if layout.extended_xattr { (fixed.u32()?, fixed.u32()?) } else { (0, 0) };
+                let kill_set_group_id = extended & SETXATTR_KILL_SET_GROUP_ID != 0;
                 let name = owned(rest.name()?);
-                Self::SetXattr { name, value: owned(rest.bytes(size as usize)?), flags }
+                Self::SetXattr { name, value: owned(rest.bytes(size as usize)?), flags, kill_set_group_id }
             }
             opcode::GETXATTR => Self::GetXattr { size: fixed.u32()?, name: owned(rest.name()?) },
             opcode::LISTXATTR => Self::ListXattrs { size: fixed.u32()? },

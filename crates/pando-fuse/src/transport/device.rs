@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rustix::io::Errno;
 
 use super::{Reply, clone};
-use crate::negotiate::{Agreement, negotiate};
+use crate::negotiate::{Agreement, Wishes, negotiate};
 use crate::protocol::{
     Answer, Header, InitReply, InitRequest, Inline, Malformed, Operation, REQUEST_BYTES_MAX, answer_header,
     fixed_bytes, opcode,
@@ -126,7 +126,7 @@ fn nonsense() -> io::Error {
 }
 
 /// Agrees with the kernel on how to talk: the first request of a connection.
-pub(crate) fn handshake(device: &Device, writeback: bool) -> io::Result<Agreement> {
+pub(crate) fn handshake(device: &Device, wishes: Wishes) -> io::Result<Agreement> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let ended = || io::Error::new(io::ErrorKind::ConnectionAborted, "it was unmounted at once");
@@ -147,7 +147,7 @@ pub(crate) fn handshake(device: &Device, writeback: bool) -> io::Result<Agreemen
         if offered.is_too_old() {
             return Err(refuse("it is older than that of Linux 5.4"));
         }
-        let agreed = negotiate(&offered, writeback).ok_or_else(|| refuse("it has no writeback cache"))?;
+        let agreed = negotiate(&offered, wishes).ok_or_else(|| refuse("it has no writeback cache"))?;
         let (agreement, reply) = agreed;
         device.answer(header.unique, Answer::Record(reply.encode()));
         return Ok(agreement);

@@ -218,11 +218,11 @@ impl Operations for MemoryFs {
         mode: u32,
         device: u64,
     ) -> Result<Entry> {
-        self.state.lock().make(caller, parent, name, file_type, mode, device)
+        self.state.lock().make(caller, parent, name, file_type, mode & !caller.umask, device)
     }
 
     fn make_directory(&self, caller: &Caller, parent: InodeNumber, name: &[u8], mode: u32) -> Result<Entry> {
-        self.state.lock().make(caller, parent, name, FileType::Directory, mode, 0)
+        self.state.lock().make(caller, parent, name, FileType::Directory, mode & !caller.umask, 0)
     }
 
     fn make_symlink(
@@ -425,7 +425,14 @@ impl Operations for MemoryFs {
         Ok(names.collect::<Vec<_>>().into())
     }
 
-    fn set_xattr(&self, inode: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+    fn set_xattr(
+        &self,
+        inode: InodeNumber,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        _: bool,
+    ) -> Result<()> {
         let mut state = self.state.lock();
         let xattrs = &mut state.node(inode)?.xattrs;
         match (mode, xattrs.contains_key(name)) {

@@ -1,13 +1,15 @@
 //! A POSIX file system in memory, simple enough to be obviously right: a tree of nodes, files as byte vectors.
 //!
-//! It says what each operation answers and what the tree looks like afterwards. Not modelled: permission bits but the
-//! sticky one, blocks in use, inode numbers. A node without a name lives on, as a file does that is still open.
+//! It says what each operation answers and what the tree looks like afterwards. Not modelled: what permission bits and
+//! access control lists forbid, but for the sticky bit, blocks in use, inode numbers. A node without a name lives on, as a file does that is still open.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use pando_fs::operations::{AllocateMode, FileType, RenameMode, SetAttributes, SetTime, XattrMode};
 use pando_fs::{Error, Result};
+
+use crate::model::acl::Acl;
 
 /// A node of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,8 +46,12 @@ pub struct Node {
     pub gid: u32,
     /// Names, as `st_nlink` counts them.
     pub links: u32,
-    /// Extended attributes.
+    /// Extended attributes but for access control lists.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Access control list, where the mode does not say it all.
+    pub access: Option<Acl>,
+    /// Access control list of what is made in a directory.
+    pub default: Option<Acl>,
     /// Last read.
     pub accessed: SystemTime,
     /// Last change of the contents.
@@ -76,6 +82,20 @@ impl Node {
         }
     }
 
+    /// All extended attributes.
+    pub fn all_xattrs(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut all = self.xattrs.clone();
+        for (name, acl) in [(ACCESS, &self.access), (DEFAULT, &self.default)] {
+            all.extend(acl.iter().map(|acl| (name.to_vec(), acl.bytes())));
+        }
+        all
+    }
+
+    fn set_access(&mut self, acl: &Acl) {
+        self.mode = self.mode & 0o7000 | acl.mode();
+        self.access = Some(acl.clone()).filter(|acl| !acl.is_mode());
+    }
+
     fn is_directory(&self) -> bool {
         matches!(self.content, Content::Directory { .. })
     }
@@ -91,6 +111,11 @@ pub struct Posix {
 
 /// The root directory.
 pub const ROOT: Id = Id(0);
+
+/// The extended attributes that are access control lists.
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
+/// See [`ACCESS`].
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 impl Posix {
     /// An empty root directory with mode 0755, made `now`.
@@ -116,6 +141,8 @@ impl Posix {
             gid,
             links,
             xattrs: BTreeMap::new(),
+            access: None,
+            default: None,
             accessed: now,
             modified: now,
             changed: now,
@@ -172,7 +199,7 @@ impl Posix {
         directory: Id,
         name: &[u8],
         content: Content,
-        mode: u32,
+        (mode, umask): (u32, u32),
     ) -> Result<Id> {
         let entries = self.entries(directory)?;
         if entries.contains_key(name) {
@@ -187,7 +214,19 @@ impl Posix {
                 mode |= 0o2000;
             }
         }
+        let default = parent.default.clone();
         let id = self.add(content, mode, uid, gid);
+        let node = &mut self.nodes[id.0];
+        match default {
+            _ if node.file_type() == FileType::Symlink => {}
+            None => node.mode &= !umask,
+            Some(default) => {
+                let mut access = default.clone();
+                access.set_mode(default.mode() & mode);
+                node.set_access(&access);
+                node.default = node.is_directory().then_some(default);
+            }
+        }
         self.set_entry(directory, name, Some(id));
         Ok(id)
     }
@@ -406,7 +445,12 @@ impl Posix {
         let is_directory = node.is_directory();
         node.uid = set.uid.unwrap_or(node.uid);
         node.gid = set.gid.unwrap_or(node.gid);
-        node.mode = set.mode.unwrap_or(node.mode);
+        if let Some(mode) = set.mode {
+            node.mode = mode;
+            if let Some(acl) = &mut node.access {
+                acl.set_mode(mode);
+            }
+        }
         let time = |set: Option<SetTime>, old| match set {
             None => old,
             Some(SetTime::Now) => now,
@@ -439,11 +483,42 @@ impl Posix {
         Ok(())
     }
 
+    /// setxattr of an access control list; `None` for one without entries.
+    pub fn set_acl(
+        &mut self,
+        id: Id,
+        is_default: bool,
+        acl: Option<Acl>,
+        kill_set_group_id: bool,
+    ) -> Result<()> {
+        let now = self.now;
+        let node = &mut self.nodes[id.0];
+        match (node.file_type(), is_default, acl) {
+            (FileType::Symlink, _, _) => return Err(Error::NotSupported),
+            (FileType::Directory, true, acl) => node.default = acl,
+            (_, true, _) => return Err(Error::AccessDenied),
+            (_, false, None) => node.access = None,
+            (_, false, Some(acl)) => {
+                node.set_access(&acl);
+                if kill_set_group_id {
+                    node.mode &= !0o2000;
+                }
+            }
+        }
+        node.changed = now;
+        Ok(())
+    }
+
     /// removexattr.
     pub fn remove_xattr(&mut self, id: Id, name: &[u8]) -> Result<()> {
         let now = self.now;
         let node = &mut self.nodes[id.0];
-        node.xattrs.remove(name).ok_or(Error::NoAttribute)?;
+        match name {
+            ACCESS => node.access.take().map(drop),
+            DEFAULT => node.default.take().map(drop),
+            name => node.xattrs.remove(name).map(drop),
+        }
+        .ok_or(Error::NoAttribute)?;
         node.changed = now;
         Ok(())
     }
@@ -460,21 +535,21 @@ mod tests {
     #[test]
     fn links_of_directories_follow_renames() {
         let mut posix = Posix::new(SystemTime::UNIX_EPOCH);
-        let a = posix.make((0, 0), ROOT, b"a", directory(), 0o755).unwrap();
-        let b = posix.make((0, 0), a, b"b", directory(), 0o755).unwrap();
+        let a = posix.make((0, 0), ROOT, b"a", directory(), (0o755, 0)).unwrap();
+        let b = posix.make((0, 0), a, b"b", directory(), (0o755, 0)).unwrap();
         assert_eq!((posix.node(ROOT).links, posix.node(a).links), (3, 3));
         posix.rename(0, (a, b"b"), (ROOT, b"b"), RenameMode::Replace).unwrap();
         assert_eq!((posix.node(ROOT).links, posix.node(a).links), (4, 2));
         let into_itself = posix.rename(0, (ROOT, b"b"), (b, b"c"), RenameMode::Replace);
         assert_eq!(into_itself, Err(Error::Invalid));
         posix.remove(0, ROOT, b"a", true).unwrap();
-        assert_eq!(posix.make((0, 0), a, b"x", directory(), 0), Err(Error::NotFound));
+        assert_eq!(posix.make((0, 0), a, b"x", directory(), (0, 0)), Err(Error::NotFound));
     }
 
     #[test]
     fn a_file_is_there_as_long_as_one_of_its_names() {
         let mut posix = Posix::new(SystemTime::UNIX_EPOCH);
-        let file = posix.make((0, 0), ROOT, b"f", Content::File(Vec::new()), 0o644).unwrap();
+        let file = posix.make((0, 0), ROOT, b"f", Content::File(Vec::new()), (0o644, 0)).unwrap();
         posix.link(file, ROOT, b"g").unwrap();
         assert_eq!(posix.link(file, ROOT, b"f"), Err(Error::Exists));
         assert_eq!(posix.link(ROOT, ROOT, b"r"), Err(Error::NotPermitted));
@@ -490,7 +565,7 @@ mod tests {
     #[test]
     fn what_is_cut_off_does_not_come_back() {
         let mut posix = Posix::new(SystemTime::UNIX_EPOCH);
-        let file = posix.make((0, 0), ROOT, b"f", Content::File(Vec::new()), 0o644).unwrap();
+        let file = posix.make((0, 0), ROOT, b"f", Content::File(Vec::new()), (0o644, 0)).unwrap();
         posix.write(file, 2, b"abc", false, false).unwrap();
         let resize = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
         posix.set_attributes(file, &resize(3)).unwrap();

@@ -42,7 +42,7 @@ pub struct CpArgs {
     /// Copy directories with everything in them.
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
-    /// Keep modes, owners, groups and times.
+    /// Keep modes with access control lists, owners, groups and times.
     #[arg(short, long)]
     preserve: bool,
     /// Copy what symbolic links point at.
@@ -142,7 +142,6 @@ fn options(args: &CpArgs) -> CopyOptions {
         Which::All
     };
     let preserve = args.preserve || args.archive;
-    let umask = crate::volume::umask();
     CopyOptions {
         recursive,
         follow,
@@ -154,7 +153,6 @@ fn options(args: &CpArgs) -> CopyOptions {
         force: args.force,
         no_clobber: args.no_clobber,
         verbose: args.verbose,
-        umask,
     }
 }
 

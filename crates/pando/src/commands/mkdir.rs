@@ -51,10 +51,9 @@ fn make(files: &Files, path: &[u8], mode: Option<u32>) -> Result<(), Trouble> {
     if place.node.is_some() {
         return Err(Error::Exists.into());
     }
-    // Exactly the mode that was asked for, whatever the directory above hands down.
-    let made =
-        files.make_directory(place.parent.number(), &place.name, mode.unwrap_or(0o777 & !files.umask()))?;
-    if let Some(mode) = mode.filter(|mode| mode & 0o7000 != 0) {
+    let made = files.make_directory(place.parent.number(), &place.name, mode.unwrap_or(0o777))?;
+    // Exactly the mode that was asked for, whatever the umask takes off and the directory above hands down.
+    if let Some(mode) = mode {
         files
             .set_attributes(made.number(), &SetAttributes { mode: Some(mode), ..SetAttributes::default() })?;
     }

@@ -25,6 +25,9 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Files up to this size are read whole, without asking where their holes are.
 const SMALL_FILE_BYTES: u64 = 64 << 10;
 
+/// The extended attributes that are access control lists.
+const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
 /// Which symbolic links of the source are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
@@ -43,13 +46,13 @@ pub struct CopyOptions {
     pub recursive: bool,
     /// Links to follow.
     pub follow: Which,
-    /// Keep modes.
+    /// Keep modes and access control lists.
     pub modes: bool,
     /// Keep owners and groups.
     pub owners: bool,
     /// Keep times.
     pub times: bool,
-    /// Keep extended attributes.
+    /// Keep the other extended attributes.
     pub xattrs: bool,
     /// Make hard links of the copies of hard links.
     pub links: bool,
@@ -59,8 +62,6 @@ pub struct CopyOptions {
     pub no_clobber: bool,
     /// Name what is copied.
     pub verbose: bool,
-    /// Bits taken off the modes of what is made, unless modes are kept.
-    pub umask: u32,
 }
 
 /// A name in an open directory, and the path that people know it by.
@@ -343,14 +344,13 @@ impl<'a> Copier<'a> {
     /// Gives a directory its attributes, now that its contents no longer change them.
     fn leave(&mut self, level: &Level) {
         let mut settings = self.settings(&level.metadata);
-        if level.is_new && settings.mode.is_none() && self.mode(&level.metadata) & 0o700 != 0o700 {
-            settings.mode = Some(self.mode(&level.metadata));
+        let too_much = 0o700 & !self.mode(&level.metadata);
+        if level.is_new && settings.mode.is_none() && too_much != 0 {
+            let made = level.target.metadata(b".", false).making("read");
+            settings.mode = made.as_ref().ok().map(|made| made.mode & !too_much);
+            self.note(made.map(drop));
         }
-        let outcome = if self.options.xattrs {
-            self.xattrs(&*level.source, b".", false, &*level.target, b".")
-        } else {
-            Ok(())
-        };
+        let outcome = self.xattrs(&*level.source, b".", false, &*level.target, b".");
         self.note(outcome);
         self.note(level.target.apply(b".", &settings).making("set attributes of"));
     }
@@ -374,11 +374,12 @@ impl<'a> Copier<'a> {
             made => made.making("make")?,
         };
         copy_contents(&*source, &*copy)?;
-        let settings = self.settings(&from.metadata);
-        if self.options.xattrs {
-            copy.apply(&Settings { owner: settings.owner, ..Settings::default() }).making("set owner of")?;
-            self.xattrs(from.directory, from.name, from.follow, target, name)?;
+        let mut settings = self.settings(&from.metadata);
+        // First, and once: a new owner takes capabilities off.
+        if let Some(owner) = settings.owner.take() {
+            copy.apply(&Settings { owner: Some(owner), ..Settings::default() }).making("set owner of")?;
         }
+        self.xattrs(from.directory, from.name, from.follow, target, name)?;
         if settings != Settings::default() {
             copy.apply(&settings).making("set attributes of")?;
         }
@@ -446,9 +447,7 @@ impl<'a> Copier<'a> {
         if !self.make_or_replace(from, target, name, make)? {
             return Ok(Copied::LeftOut);
         }
-        if self.options.xattrs {
-            self.xattrs(from.directory, from.name, from.follow, target, name)?;
-        }
+        self.xattrs(from.directory, from.name, from.follow, target, name)?;
         let mut settings = self.settings(&from.metadata);
         if from.metadata.is_symlink() {
             settings.mode = None;
@@ -457,6 +456,8 @@ impl<'a> Copier<'a> {
         Ok(Copied::Done)
     }
 
+    /// Copies the extended attributes that are to be kept. Access control lists, which a new file may have from the
+    /// directory it is in, are part of the mode: where the source has none, the copy keeps none.
     fn xattrs(
         &self,
         source: &dyn Directory,
@@ -465,17 +466,34 @@ impl<'a> Copier<'a> {
         target: &dyn Directory,
         target_name: &[u8],
     ) -> Result<(), Problem> {
+        let CopyOptions { modes, xattrs, .. } = self.options;
+        if !modes && !xattrs {
+            return Ok(());
+        }
+        let mut inherited = ACLS.to_vec();
         for (attribute, value) in source.xattrs(name, follow).reading("read extended attributes of")? {
+            let is_acl = ACLS.contains(&&attribute[..]);
+            if !(if is_acl { modes } else { xattrs }) {
+                continue;
+            }
+            inherited.retain(|acl| *acl != attribute);
             match target.set_xattr(target_name, &attribute, &value) {
                 Err(cause) if cause.is_not_supported() => {}
                 set => set.making("set extended attributes of")?,
             }
         }
+        for acl in inherited.into_iter().filter(|_| modes) {
+            match target.remove_xattr(target_name, acl) {
+                Err(cause) if cause.is_not_supported() || cause.is_no_attribute() => {}
+                removed => removed.making("remove the access control list of")?,
+            }
+        }
         Ok(())
     }
 
+    /// The mode to make a copy with; where modes are not kept, the umask is taken off as it is made.
     fn mode(&self, metadata: &Metadata) -> u32 {
-        if self.options.modes { metadata.mode } else { metadata.mode & 0o777 & !self.options.umask }
+        if self.options.modes { metadata.mode } else { metadata.mode & 0o777 }
     }
 
     fn settings(&self, metadata: &Metadata) -> Settings {

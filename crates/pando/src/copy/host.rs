@@ -227,6 +227,10 @@ impl Directory for HostDirectory {
     fn set_xattr(&self, name: &[u8], attribute: &[u8], value: &[u8]) -> Result<()> {
         Ok(rustix::fs::lsetxattr(self.path_of(name), attribute, value, XattrFlags::empty())?)
     }
+
+    fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()> {
+        Ok(rustix::fs::lremovexattr(self.path_of(name), attribute)?)
+    }
 }
 
 impl OpenFile for HostFile {

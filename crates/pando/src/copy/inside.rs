@@ -176,6 +176,10 @@ impl Directory for InsideDirectory {
     fn set_xattr(&self, name: &[u8], attribute: &[u8], value: &[u8]) -> Result<()> {
         self.with(name, |inode| self.files.set_xattr(inode, attribute, value))
     }
+
+    fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()> {
+        self.with(name, |inode| self.files.remove_xattr(inode, attribute))
+    }
 }
 
 impl OpenFile for InsideFile {

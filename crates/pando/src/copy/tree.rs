@@ -115,6 +115,8 @@ pub trait Directory {
     fn xattrs(&self, name: &[u8], follow: bool) -> Result<Vec<(Vec<u8>, Bytes)>>;
     /// Sets an extended attribute of a name, never through a symbolic link.
     fn set_xattr(&self, name: &[u8], attribute: &[u8], value: &[u8]) -> Result<()>;
+    /// Removes an extended attribute of a name, never through a symbolic link.
+    fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()>;
 }
 
 /// An open file.
