@@ -1,9 +1,12 @@
 //! A damaged node costs the keys in it, and nothing else (design 9).
 
+mod common;
+
 use std::sync::Arc;
 
+use common::{formatted, manual, open, put, settle, small_nodes};
 use pando_device::MemoryDevice;
-use pando_engine::{Background, Batch, Engine, Error, FormatOptions, Options, Tree};
+use pando_engine::{Engine, Error, Options, Tree};
 
 const KEYS: u32 = 2000;
 
@@ -15,32 +18,21 @@ fn value(number: u32, round: u32) -> Vec<u8> {
     format!("value {number:06} of round {round} ").repeat(4).into_bytes()
 }
 
-fn open(device: &Arc<MemoryDevice>) -> Engine {
-    let options = Options { cache_bytes: 4 << 20, background: Background::Manual, ..Options::default() };
-    Engine::open(device.clone(), options).unwrap()
+fn options() -> Options {
+    Options { cache_bytes: 4 << 20, ..manual() }
 }
 
 fn put_all(engine: &Engine, round: u32) {
     for number in 0..KEYS {
-        let mut batch = Batch::new();
-        batch.put(Tree::Metadata, key(number), value(number, round));
-        engine.make_room().unwrap();
-        engine.apply(batch).unwrap();
+        put(engine, Tree::Metadata, key(number), value(number, round));
     }
-    while engine.background_step().unwrap() {}
+    settle(engine);
 }
 
 #[test]
 fn a_damaged_leaf_costs_its_own_keys_only() {
-    let device = Arc::new(MemoryDevice::new(64 << 20));
-    let format = FormatOptions {
-        node_bytes: Some(16 << 10),
-        basement_bytes: Some(2 << 10),
-        fanout: Some(4),
-        ..FormatOptions::default()
-    };
-    Engine::format(device.clone(), &format).unwrap();
-    let engine = open(&device);
+    let device = formatted(64, &small_nodes());
+    let engine = open(&device, options());
     put_all(&engine, 1);
     engine.close().unwrap();
 
@@ -58,7 +50,7 @@ fn a_damaged_leaf_costs_its_own_keys_only() {
         bytes[place] ^= 1;
     }
     let device = Arc::new(MemoryDevice::from_bytes(bytes));
-    let engine = open(&device);
+    let engine = open(&device, options());
     let get = |number: u32| engine.waiting(|| engine.get(Tree::Metadata, &key(number)));
     assert!(matches!(get(1000), Err(Error::Damaged { .. })), "{:?}", get(1000));
     let lost = (0..KEYS).filter(|number| get(*number).is_err()).count();

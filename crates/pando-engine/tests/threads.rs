@@ -1,9 +1,9 @@
 //! Several threads and the engine's own in a cache that holds almost nothing: what one has just loaded, another evicts.
 
-use std::sync::Arc;
+mod common;
 
-use pando_device::MemoryDevice;
-use pando_engine::{Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+use common::{assert_sound, formatted, open, scan};
+use pando_engine::{Batch, Bound, Engine, FormatOptions, KeyRange, Options, Tree};
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 40_000;
@@ -36,10 +36,7 @@ fn work(engine: &Engine, thread: u32) -> Vec<Option<Vec<u8>>> {
                 let end = (number + 1 + next(&mut state) % 60).min(KEYS);
                 batch.delete_range(
                     Tree::Data,
-                    KeyRange::new(
-                        pando_engine::Bound::before(key(thread, number)),
-                        pando_engine::Bound::before(key(thread, end)),
-                    ),
+                    KeyRange::new(Bound::before(key(thread, number)), Bound::before(key(thread, end))),
                 );
                 expected[number as usize..end as usize].fill(None);
             }
@@ -72,16 +69,15 @@ fn flushes_and_queries_share_a_cache_that_is_too_small() {
         usual(panic);
         std::process::abort();
     }));
-    let device = Arc::new(MemoryDevice::new(64 << 20));
     let format = FormatOptions {
         node_bytes: Some(8 << 10),
         basement_bytes: Some(1 << 10),
         fanout: Some(4),
         ..FormatOptions::default()
     };
-    Engine::format(device.clone(), &format).unwrap();
+    let device = formatted(64, &format);
     let options = Options { cache_bytes: 192 << 10, ..Options::default() };
-    let engine = Engine::open(device.clone(), options.clone()).unwrap();
+    let engine = open(&device, options.clone());
     let expected: Vec<_> = std::thread::scope(|scope| {
         let engine = &engine;
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(engine, thread))).collect();
@@ -90,16 +86,9 @@ fn flushes_and_queries_share_a_cache_that_is_too_small() {
     engine.close().unwrap();
     drop(engine);
 
-    let engine = Engine::open(device, options).unwrap();
-    assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
-    let limit = ScanLimit { entries: 100, bytes: 1 << 20 };
-    let mut found = Vec::new();
-    let mut rest = Some(KeyRange::all());
-    while let Some(range) = rest {
-        let scan = engine.waiting(|| engine.scan(Tree::Data, &range, Direction::Forward, limit)).unwrap();
-        found.extend(scan.entries.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
-        rest = scan.rest;
-    }
+    let engine = open(&device, options);
+    assert_sound(&engine);
+    let found = scan(&engine, Tree::Data);
     let expected = expected.into_iter().zip(0..).flat_map(|(values, thread)| {
         let numbered = values.into_iter().zip(0..);
         numbered.filter_map(move |(value, number)| Some((key(thread, number), value?)))

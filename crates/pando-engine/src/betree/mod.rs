@@ -13,6 +13,8 @@ pub(crate) mod node;
 pub(crate) mod part;
 pub(crate) mod query;
 pub(crate) mod range_clone;
+#[cfg(test)]
+mod range_clone_tests;
 pub(crate) mod scan;
 pub(crate) mod sharing;
 pub(crate) mod split;

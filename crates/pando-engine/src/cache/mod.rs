@@ -13,6 +13,8 @@ pub(crate) mod evict;
 mod in_flight;
 pub(crate) mod load;
 mod passing;
+#[cfg(test)]
+mod root_tests;
 pub(crate) mod write_back;
 
 use std::collections::HashMap;

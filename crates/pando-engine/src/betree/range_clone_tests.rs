@@ -1,0 +1,110 @@
+//! Clones that come faster than maintenance lowers the tree again.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use pando_device::MemoryDevice;
+use pando_format::Tree;
+
+use crate::{Background, Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit};
+
+/// Messages that do not come along with a clone, a few more than that takes.
+const MESSAGES: u32 = 1100;
+/// What `RAISED_HEIGHT_MAX` promises.
+const HEIGHT_MAX: u8 = 6;
+const MOVES: usize = 120;
+/// Moves before any maintenance.
+const MOVES_ALONE: usize = 40;
+const DIRECTORIES: usize = 12;
+const OTHERS: usize = 20_000;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn scan(engine: &Engine) -> Map {
+    let mut found = Map::new();
+    let mut rest = Some(KeyRange::all());
+    while let Some(range) = rest {
+        let limit = ScanLimit { entries: 1000, bytes: 1 << 20 };
+        let scan = engine.waiting(|| engine.scan(Tree::Data, &range, Direction::Forward, limit)).unwrap();
+        found.extend(scan.entries.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
+        rest = scan.rest;
+    }
+    found
+}
+
+fn assert_sound(engine: &Engine, model: &Map) {
+    assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+    assert!(scan(engine) == *model, "what is there is not what was written and moved");
+}
+
+/// A directory's name, which alternates.
+fn prefix(directory: usize, turn: usize) -> Vec<u8> {
+    format!("{}{directory:02}\0", ["a", "b"][turn % 2]).into_bytes()
+}
+
+/// The keys that begin with a directory's name.
+fn below(prefix: &[u8]) -> Range<Vec<u8>> {
+    let name = &prefix[..prefix.len() - 1];
+    prefix.to_vec()..[name, b"\x01"].concat()
+}
+
+fn put(engine: &Engine, model: &mut Map, key: Vec<u8>, value: Vec<u8>) {
+    let mut batch = Batch::new();
+    batch.put(Tree::Data, key.clone(), value.clone());
+    engine.apply(batch).unwrap();
+    model.insert(key, value);
+}
+
+#[test]
+fn a_tree_that_is_raised_by_clones_stays_low_and_whole() {
+    let device = Arc::new(MemoryDevice::new(512 << 20));
+    let format = FormatOptions {
+        node_bytes: Some(1 << 20),
+        basement_bytes: Some(128 << 10),
+        fanout: Some(16),
+        ..FormatOptions::default()
+    };
+    Engine::format(device.clone(), &format).unwrap();
+    let options = Options { cache_bytes: 64 << 20, background: Background::Manual, ..Options::default() };
+    let engine = Engine::open(device.clone(), options.clone()).unwrap();
+    let height = || engine.volume().root(Tree::Data).read().state.read().height;
+    let mut model = Map::new();
+    let mut heights = Vec::new();
+    // A root that is a leaf is no more than a copy.
+    for number in 0..OTHERS {
+        put(&engine, &mut model, format!("other {number:06}").into_bytes(), vec![b'x'; 100]);
+    }
+    while engine.background_step().unwrap() {}
+    for round in 0..MOVES {
+        let (directory, turn) = (round % DIRECTORIES, round / DIRECTORIES);
+        let (from, to) = (prefix(directory, turn), prefix(directory, turn + 1));
+        for number in 0..MESSAGES {
+            let key = [&from[..], &(number * 3 + turn as u32 % 3).to_be_bytes()].concat();
+            put(&engine, &mut model, key, vec![round as u8; 40 + number as usize % 50]);
+        }
+        let moves = || {
+            let mut batch = Batch::new();
+            batch.move_range(Tree::Data, from.clone(), to.clone());
+            engine.apply(batch)
+        };
+        engine.waiting(moves).unwrap();
+        let moved: Vec<_> = model.extract_if(below(&from), |_, _| true).collect();
+        model.extract_if(below(&to), |_, _| true).for_each(drop);
+        model.extend(moved.into_iter().map(|(key, value)| ([&to[..], &key[from.len()..]].concat(), value)));
+        // At first nothing but the clones changes the height; then maintenance has its turns.
+        if round < MOVES_ALONE {
+            heights.push(height());
+        } else if round % 20 == 19 {
+            while engine.background_step().unwrap() {}
+            assert_sound(&engine, &model);
+        }
+    }
+    assert!(heights.is_sorted() && heights[0] < HEIGHT_MAX, "the tree was not raised by clones: {heights:?}");
+    assert_eq!(heights.last(), Some(&HEIGHT_MAX), "{heights:?}");
+    assert_eq!(engine.stats().ranges_cloned as usize, MOVES);
+    engine.close().unwrap();
+    drop(engine);
+    let engine = Engine::open(device, options).unwrap();
+    assert_sound(&engine, &model);
+}
