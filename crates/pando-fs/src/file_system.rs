@@ -264,6 +264,17 @@ impl Operations for FileSystem {
         self.rename_name(caller, parent, name, new_parent, new_name, mode)
     }
 
+    fn clone_tree(
+        &self,
+        caller: &Caller,
+        groups: &[u32],
+        source: InodeNumber,
+        parent: InodeNumber,
+        name: &[u8],
+    ) -> Result<()> {
+        self.clone_inode(caller, groups, source, parent, name)
+    }
+
     fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>> {
         self.read_file(inode, offset, length)
     }

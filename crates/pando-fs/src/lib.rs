@@ -1,14 +1,15 @@
 //! POSIX semantics on keys: paths, inodes, names, files, extended attributes. Knows nothing of FUSE.
 //!
 //! [`Operations`] is what this layer serves, [`FileSystem`] serves it from a volume. The way of a request: `file_system`
-//! takes it, `namei` finds names, `create`, `link`, `unlink`, `rename`, `file`, `attributes`, `xattr`, `acl` turn it into one batch
-//! for the engine. `schema` says what the batches mean, `locks` in which order anything is locked.
+//! takes it, `namei` finds names, `create`, `link`, `unlink`, `rename`, `clone`, `file`, `attributes`, `xattr`, `acl` turn it into
+//! one batch for the engine. `schema` says what the batches mean, `locks` in which order anything is locked.
 #![forbid(unsafe_code)]
 
 mod acl;
 mod attributes;
 pub mod check;
 pub mod clock;
+mod clone;
 mod create;
 mod dir;
 pub mod error;

@@ -254,6 +254,21 @@ pub trait Operations: Send + Sync {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()>;
+    /// Makes a clone of an inode under a new name: the same bytes, attributes and, of a directory, everything below, as `cp -a`
+    /// makes them, at once and without copying. Both can be changed from then on, and neither sees the other's changes. Atomic, also over a
+    /// crash. Files with several names have as many in the clone as lie below the source. The clone itself is born now.
+    ///
+    /// May the caller do it is checked here, as for cp: `groups` are the caller's other groups. A directory only root and its owner may
+    /// clone (else `NotPermitted`): nobody looks at what lies below. `Exists` if the name is taken, `Invalid` where the clone would lie
+    /// below its source.
+    fn clone_tree(
+        &self,
+        caller: &Caller,
+        groups: &[u32],
+        source: InodeNumber,
+        parent: InodeNumber,
+        name: &[u8],
+    ) -> Result<()>;
     /// Reads at most `length` bytes; fewer only at the end of the file. The pieces lie back to back.
     fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>>;
     /// Writes all of `bytes`. `append` writes at the end of the file, whatever `offset` says.

@@ -43,6 +43,13 @@ impl Parked {
         from.take_while(|(key, _)| key.starts_with(prefix)).map(|(_, inode)| inode.clone()).collect()
     }
 
+    /// The keys, beginning with this, under which something is parked.
+    pub(crate) fn keys_below(&self, prefix: &[u8]) -> Vec<Bytes> {
+        let by_key = self.by_key.lock();
+        let from = by_key.range::<[u8], _>((Limit::Included(prefix), Limit::Unbounded));
+        from.map(|(key, _)| key.clone()).take_while(|key| key.starts_with(prefix)).collect()
+    }
+
     pub(crate) fn is_free(&self, prefix: &[u8]) -> bool {
         let by_key = self.by_key.lock();
         let mut from = by_key.range::<[u8], _>((Limit::Included(prefix), Limit::Unbounded));

@@ -76,6 +76,40 @@ fn numbers_used_twice_are_found() {
 }
 
 #[test]
+fn numbers_that_the_counter_will_give_out_are_found() {
+    let broken = broken_by(|volume, batch| {
+        batch.put(
+            Tree::Metadata,
+            file_key(),
+            changed(volume, &file_key(), |record| record.number += 1 << 20),
+        );
+    });
+    assert_eq!(broken, ["FS-4"]);
+    // Of what was cloned and moved out of the clone, numbers are so large.
+    let sound = broken_by(|volume, batch| {
+        batch.put(
+            Tree::Metadata,
+            file_key(),
+            changed(volume, &file_key(), |record| record.number |= 1 << 50),
+        );
+    });
+    assert_eq!(sound, [""; 0]);
+}
+
+#[test]
+fn numbers_used_twice_under_different_deltas_are_found() {
+    let broken = broken_by(|volume, batch| {
+        let a = key::child_key(b"", b"a");
+        let directory = volume.walk("a").unwrap().0;
+        // The file's number, XORed, becomes its directory's.
+        let file = changed(volume, &file_key(), |record| record.number = directory ^ 4096);
+        batch.put(Tree::Metadata, file_key(), file);
+        batch.put(Tree::Metadata, a.clone(), changed(volume, &a, |record| record.delta = 4096));
+    });
+    assert_eq!(broken, ["FS-4"]);
+}
+
+#[test]
 fn records_that_are_none_are_found() {
     assert_eq!(broken_by(|_, batch| batch.put(Tree::Metadata, &b"\x09"[..], &b"x"[..])), ["FS-2"]);
 }

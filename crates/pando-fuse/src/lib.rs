@@ -17,6 +17,7 @@
 mod convert;
 mod dispatch;
 mod errno;
+pub mod ioctl;
 pub mod mount_point;
 mod negotiate;
 mod pool;

@@ -13,10 +13,11 @@ use rustix::io::Errno;
 
 use crate::convert::{self, caller};
 use crate::dispatch::Dispatcher;
+use crate::ioctl::{self, Tickets};
 use crate::negotiate::Agreement;
 use crate::protocol::{
     Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, entry_and_file,
-    invalidate_attributes,
+    invalidate_attributes, invalidate_name,
 };
 use crate::transport::{Device, Reply};
 
@@ -26,11 +27,12 @@ pub(crate) struct Server {
     agreement: Agreement,
     /// Takes notifications.
     kernel: Arc<Device>,
+    tickets: Tickets,
 }
 
 impl Server {
     pub(crate) fn new(dispatcher: Dispatcher, agreement: Agreement, kernel: Arc<Device>) -> Self {
-        Self { dispatcher, agreement, kernel }
+        Self { dispatcher, agreement, kernel, tickets: Tickets::default() }
     }
 
     /// How requests of this connection are laid out.
@@ -60,12 +62,31 @@ impl Server {
                 false => Answer::opened(0, OPEN_KEEP_CACHE),
             }),
             Operation::Release | Operation::Destroy => reply.send(Answer::Done),
-            Operation::Ioctl => reply.send(Answer::Refused(Errno::NOTTY)),
+            Operation::Ioctl { command, argument } => self.ioctl(header, command, &argument, reply),
             Operation::Unknown => reply.send(Answer::Refused(Errno::NOSYS)),
             Operation::Write { offset, data, kill_set_id } => {
                 self.write(InodeNumber(header.node), offset, data, kill_set_id, reply);
             }
             operation => self.change(header, operation, reply),
+        }
+    }
+
+    fn ioctl(&self, header: &Header, command: u32, argument: &Bytes, reply: Reply) {
+        let inode = InodeNumber(header.node);
+        match command {
+            ioctl::IDENTIFY => reply.send(Answer::ioctl(&self.tickets.issue(header.uid, inode))),
+            ioctl::CLONE => match self.tickets.clone_request(header.uid, argument) {
+                Ok((source, name)) => {
+                    let (caller, groups) = (caller(header, 0), ioctl::groups_of(header.pid));
+                    let (name, kernel) = (Bytes::copy_from_slice(name), self.kernel.clone());
+                    self.dispatcher.change(reply, move |fs| {
+                        fs.clone_tree(&caller, &groups, source, inode, &name)?;
+                        Ok(came_to_be(inode, name.clone(), kernel.clone()))
+                    });
+                }
+                Err(errno) => reply.send(Answer::Refused(errno)),
+            },
+            _ => reply.send(Answer::Refused(Errno::NOTTY)),
         }
     }
 
@@ -206,6 +227,15 @@ impl Server {
 
 /// The kernel keeps the pages of a file over its opens.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
+
+/// The answer to an ioctl that made a name: the kernel must first forget that there was none, and the directory's attributes.
+fn came_to_be(directory: InodeNumber, name: Bytes, kernel: Arc<Device>) -> Answer {
+    Answer::Later(Box::new(move || {
+        kernel.notify(&invalidate_name(directory.0, &name));
+        kernel.notify(&invalidate_attributes(directory.0));
+        Answer::ioctl(&[])
+    }))
+}
 
 fn done(result: Result<()>) -> Result<Answer> {
     result.map(|()| Answer::Done)

@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, rm, stat, stats, umount,
+    cat, check, clone, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, rm, stat, stats,
+    umount,
 };
 use crate::failure::{Result, Status};
 
@@ -60,6 +61,8 @@ pub enum Command {
     Cat(cat::CatArgs),
     /// Copy files and trees into, out of, between and inside volumes.
     Cp(cp::CpArgs),
+    /// Clone files and trees inside a volume, mounted or not, at once.
+    Clone(clone::CloneArgs),
     /// Make directories in a volume.
     Mkdir(mkdir::MkdirArgs),
     /// Rename or move files inside a volume.
@@ -88,6 +91,7 @@ impl Command {
             Self::Ls(args) => ls::run(args),
             Self::Cat(args) => cat::run(args),
             Self::Cp(args) => cp::run(args),
+            Self::Clone(args) => clone::run(args),
             Self::Mkdir(args) => mkdir::run(args),
             Self::Mv(args) => mv::run(args),
             Self::Rm(args) => rm::run(args),

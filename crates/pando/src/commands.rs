@@ -2,6 +2,7 @@
 
 pub mod cat;
 pub mod check;
+pub mod clone;
 pub mod completions;
 pub mod cp;
 pub mod dump;

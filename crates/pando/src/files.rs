@@ -152,6 +152,11 @@ impl Files {
         self.change(|fs| fs.rename(&self.superuser, from.0, from.1, to.0, to.1, mode))
     }
 
+    /// Makes a clone with a new name.
+    pub fn clone_tree(&self, source: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.change(|fs| fs.clone_tree(&self.superuser, &[], source, parent, name))
+    }
+
     /// Reads at most `length` bytes; fewer only at the end of the file.
     pub fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>> {
         self.ask(|fs| fs.read(inode, offset, length))

@@ -132,3 +132,27 @@ fn a_closed_pipe_ends_the_output_in_silence() {
     assert_eq!(output.status.code(), Some(141));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
+
+#[test]
+fn a_clone_is_made_inside_a_volume_and_nowhere_else() {
+    let sandbox = Sandbox::with_volume();
+    fs::create_dir(sandbox.path("tree")).unwrap();
+    fs::write(sandbox.path("tree/f"), "some text").unwrap();
+    fs::hard_link(sandbox.path("tree/f"), sandbox.path("tree/g")).unwrap();
+    sandbox.ok(["cp", "-a", "tree", "v.img:/"]);
+    sandbox.ok(["clone", "v.img:/tree", "v.img:/copy"]);
+    sandbox.ok(["rm", "-r", "v.img:/tree"]);
+    assert_eq!(sandbox.ok(["cat", "v.img:/copy/f", "v.img:/copy/g"]), b"some textsome text");
+    sandbox.refused(
+        ["clone", "v.img:/copy", "v.img:/copy/inside"],
+        1,
+        &["v.img:/copy/inside", "into itself"],
+    );
+    sandbox.refused(["clone", "v.img:/copy/f", "v.img:/copy/g"], 1, &["exists"]);
+    sandbox.refused(["clone", "v.img:/none", "v.img:/other"], 1, &["no such file"]);
+    sandbox.refused(["clone", "v.img:/copy", "elsewhere"], 1, &["not mounted", "cp -a"]);
+    sandbox.refused(["clone", "tree", "elsewhere"], 1, &["no mounted PandoFS volume"]);
+    sandbox.ok(["format", "--size", "64M", "w.img"]);
+    sandbox.refused(["clone", "v.img:/copy", "w.img:/copy"], 1, &["different volumes"]);
+    sandbox.check("v.img");
+}

@@ -4,6 +4,7 @@
 
 mod acl;
 mod brim;
+mod clone;
 mod fio;
 mod fsx;
 mod full;
@@ -105,6 +106,7 @@ const TESTS: &[Test] = &[
     test("hard-links", 60, &["tar", "rsync", "diff", "awk"], links::run),
     test("access-control-lists", 60, &["setfacl", "getfacl", "tar", "rsync", "diff"], acl::run),
     test("rename-tree", 120, &["tar", "diff", "perl", "xz"], rename_tree::run),
+    test("clone", 180, &["tar", "rsync", "diff", "awk", "xz", "sha256sum", "perl"], clone::run),
     test("git", 180, &["git"], git::run),
     test("sqlite-rollback", 120, &["sqlite3"], sqlite::rollback_journal),
     test("sqlite-wal", 120, &["sqlite3"], sqlite::write_ahead_log),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_device::MemoryDevice;
 use pando_engine::{Background, FormatOptions, Options};
-use pando_fs::operations::{Caller, FileType, Operations, ROOT, RenameMode, SetAttributes};
+use pando_fs::operations::{Caller, FileType, Operations, ROOT, RenameMode, SetAttributes, waiting};
 use pando_fs::{FileSystem, InodeNumber, Result};
 
 pub struct Volume {
@@ -50,12 +50,14 @@ impl Volume {
     }
 
     pub fn file(&self, parent: InodeNumber, name: &str) -> InodeNumber {
-        let made = self.fs.make_node(&self.caller, parent, name.as_bytes(), FileType::Regular, 0o644, 0);
+        let made = waiting(&*self.fs, |fs| {
+            fs.make_node(&self.caller, parent, name.as_bytes(), FileType::Regular, 0o644, 0)
+        });
         made.unwrap().attributes.inode
     }
 
     pub fn directory(&self, parent: InodeNumber, name: &str) -> InodeNumber {
-        let made = self.fs.make_directory(&self.caller, parent, name.as_bytes(), 0o755);
+        let made = waiting(&*self.fs, |fs| fs.make_directory(&self.caller, parent, name.as_bytes(), 0o755));
         made.unwrap().attributes.inode
     }
 
@@ -64,7 +66,7 @@ impl Volume {
     }
 
     pub fn read(&self, file: InodeNumber, offset: u64, length: usize) -> Vec<u8> {
-        self.fs.read(file, offset, length).unwrap().concat()
+        waiting(&*self.fs, |fs| fs.read(file, offset, length)).unwrap().concat()
     }
 
     pub fn resize(&self, file: InodeNumber, size: u64) {
@@ -81,7 +83,7 @@ impl Volume {
     pub fn walk(&self, path: &str) -> Result<InodeNumber> {
         let mut at = ROOT;
         for name in path.split('/') {
-            at = self.fs.lookup(at, name.as_bytes())?.attributes.inode;
+            at = waiting(&*self.fs, |fs| fs.lookup(at, name.as_bytes()))?.attributes.inode;
         }
         Ok(at)
     }
@@ -98,7 +100,7 @@ impl Volume {
                 names.push(String::from_utf8_lossy(&entry.name).into_owned());
                 true
             };
-            self.fs.read_directory(directory, handle, before, false, &mut emit).unwrap();
+            waiting(&*self.fs, |fs| fs.read_directory(directory, handle, before, false, &mut emit)).unwrap();
             if cookie == before {
                 break;
             }

@@ -32,6 +32,8 @@ pub struct Report {
     pub states: usize,
     /// States in which the last step that was kept, or the first that was lost, made a link.
     pub beside_links: usize,
+    /// The same for clones.
+    pub beside_clones: usize,
     /// States found that have names of linked files.
     pub with_links: usize,
 }
@@ -42,7 +44,7 @@ struct Mark {
     trace: usize,
     /// The last of the marks known to be durable.
     durable: usize,
-    is_link: bool,
+    step: Option<Step>,
     picture: Picture,
 }
 
@@ -60,10 +62,10 @@ impl Recording {
         let base = device.image();
         let device = Arc::new(SimulatedDevice::from_image(base.clone()));
         device.set_fault(fault);
-        let mark = |device: &SimulatedDevice, durable, is_link, picture| Mark {
+        let mark = |device: &SimulatedDevice, durable, step, picture| Mark {
             trace: device.trace_length(),
             durable,
-            is_link,
+            step,
             picture,
         };
         let mut recording = Self { base, device: device.clone(), marks: Vec::new() };
@@ -72,7 +74,7 @@ impl Recording {
             Err(_) if !device.failed().is_empty() => return Ok(recording),
             Err(error) => return Err(format!("open: {error}")),
         };
-        recording.marks.push(mark(&device, 0, false, picture::of_model(run.model())));
+        recording.marks.push(mark(&device, 0, None, picture::of_model(run.model())));
         write_out_at_random(&run, seed);
         let mut random = Random::new(seed);
         for step in steps {
@@ -87,8 +89,8 @@ impl Recording {
             }
             let last = recording.marks.len();
             let durable = recording.marks[last - 1].durable;
-            let is_link = matches!(step, Step::Link { .. });
-            recording.marks.push(mark(&device, durable, is_link, picture::of_model(run.model())));
+            let step = Some(step.clone());
+            recording.marks.push(mark(&device, durable, step, picture::of_model(run.model())));
             if has_failed {
                 break;
             }
@@ -100,7 +102,7 @@ impl Recording {
             match synced {
                 true => {
                     let picture = recording.marks[last].picture.clone();
-                    recording.marks.push(mark(&device, last, false, picture));
+                    recording.marks.push(mark(&device, last, None, picture));
                 }
                 false if !device.failed().is_empty() => break,
                 false => return Err("a sync failed and no I/O did".to_owned()),
@@ -135,7 +137,11 @@ impl Recording {
         }
         report.states += 1;
         let neighbours = &self.marks[kept..self.marks.len().min(kept + 2)];
-        report.beside_links += usize::from(neighbours.iter().any(|mark| mark.is_link));
+        let beside = |is: fn(&Step) -> bool| {
+            usize::from(neighbours.iter().any(|mark| mark.step.as_ref().is_some_and(is)))
+        };
+        report.beside_links += beside(|step| matches!(step, Step::Link { .. }));
+        report.beside_clones += beside(|step| matches!(step, Step::Clone { .. }));
         report.with_links += usize::from(checked.links > 0);
         Ok(())
     }
@@ -153,7 +159,8 @@ fn write_out_at_random(run: &Run, seed: u64) {
 }
 
 fn steps(seed: u64, length: usize) -> Vec<Step> {
-    let mut steps = sequence(seed, Mix::Links, length);
+    let mix = if seed.is_multiple_of(2) { Mix::Links } else { Mix::Clones };
+    let mut steps = sequence(seed, mix, length);
     // These look, or are a crash themselves.
     steps.retain(|step| !matches!(step, Step::Compare | Step::Crash | Step::List { .. } | Step::Seek { .. }));
     steps

@@ -38,6 +38,9 @@ pub struct Run {
     seed: u64,
 }
 
+/// No clones in a tree of more names.
+const NAMES_MAX: usize = 400;
+
 type Outcome = std::result::Result<(), String>;
 
 fn agree<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Outcome {
@@ -103,7 +106,7 @@ impl Run {
     pub fn new(seed: u64) -> Self {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
         let clock = Arc::new(SetClock(AtomicU64::new(1)));
-        FileSystem::format_with_clock(device.clone(), &crate::common::small_nodes(), &*clock).unwrap();
+        FileSystem::format_with_clock(device.clone(), &pando_sim::runner::format_options(), &*clock).unwrap();
         Self::open(device, clock, seed).unwrap()
     }
 
@@ -163,6 +166,10 @@ impl Run {
         self.clock.0.fetch_add(7, Ordering::Relaxed);
         self.model.now = self.clock.now();
         self.fs.make_room(true).map_err(|error| error.to_string())?;
+        // Messages go down now and then, so that there is something below the roots.
+        if Random::new(self.seed ^ self.clock.0.load(Ordering::Relaxed)).chance(1, 4) {
+            self.fs.engine().background_step().map_err(|error| error.to_string())?;
+        }
         match step {
             Step::Lookup { .. }
             | Step::Make { .. }
@@ -184,6 +191,9 @@ impl Run {
                 let found = again(&self.fs, |fs| fs.rename(&caller, from.0, &old, to.0, &new, *mode));
                 agree(found, self.model.rename(*uid, (from.1, &old), (to.1, &new), *mode))
             }
+            Step::Clone { source, directory, name: number, uid } => {
+                self.clone_tree(*source, *directory, *number, *uid)
+            }
             Step::List { directory, room, attributes } => {
                 let (inode, id) = self.kind(*directory, true);
                 if self.model.node(id).file_type() != FileType::Directory {
@@ -200,6 +210,17 @@ impl Run {
             Step::Crash => self.crash(),
             _ => self.inode_step(step),
         }
+    }
+
+    /// A clone. What a tree of clones of clones comes to is bounded: beyond that none are made.
+    fn clone_tree(&mut self, source: u64, directory: u64, number: u64, uid: u32) -> Outcome {
+        let (source, directory) = (self.slot(source), self.kind(directory, true));
+        if self.model.names() > NAMES_MAX {
+            return Ok(());
+        }
+        let (caller, name) = (self.caller(uid), name(number));
+        let found = again(&self.fs, |fs| fs.clone_tree(&caller, &[], source.0, directory.0, &name));
+        agree(found, self.model.clone_tree((uid, uid), source.1, directory.1, &name))
     }
 
     /// Steps that give or take references.

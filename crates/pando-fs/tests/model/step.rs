@@ -11,6 +11,8 @@ pub enum Mix {
     Names,
     /// Names, most files having several.
     Links,
+    /// Names, links and writes, with many clones.
+    Clones,
     Data,
 }
 
@@ -23,6 +25,7 @@ pub enum Step {
     Link { inode: u64, directory: u64, name: u64 },
     Remove { directory: u64, name: u64, is_directory: bool, uid: u32 },
     Rename { from: u64, name: u64, to: u64, new_name: u64, mode: RenameMode, uid: u32 },
+    Clone { source: u64, directory: u64, name: u64, uid: u32 },
     Write { file: u64, offset: u64, length: u64, byte: u8, append: bool, kill_set_id: bool },
     Read { file: u64, offset: u64, length: u64 },
     Resize { file: u64, size: u64 },
@@ -73,7 +76,7 @@ fn length(random: &mut Random) -> u64 {
 
 fn step(random: &mut Random, mix: Mix) -> Step {
     let choice = match mix {
-        Mix::Everything => random.below(106),
+        Mix::Everything => random.below(109),
         Mix::Names => random.below(56),
         // One in four makes a link; writes see to it that there is something to be moved.
         Mix::Links => {
@@ -83,6 +86,12 @@ fn step(random: &mut Random, mix: Mix) -> Step {
                 random.below(66)
             }
         }
+        // One in five is a clone, one in nine a link.
+        Mix::Clones => match random.below(9) {
+            0 | 1 => 106,
+            2 => 99,
+            _ => random.below(66),
+        },
         // Some files first, then what is done to their data.
         Mix::Data => {
             if random.chance(1, 8) {
@@ -196,6 +205,12 @@ fn step(random: &mut Random, mix: Mix) -> Step {
         },
         98 => Step::RemoveXattr { inode: slot(random), name: random.below(6) },
         99 => Step::Link { inode: slot(random), directory: slot(random), name: name(random) },
+        106.. => Step::Clone {
+            source: slot(random),
+            directory: slot(random),
+            name: name(random),
+            uid: one_of(random, &[0, 0, 0, 0, 0, 7]),
+        },
         _ => Step::SetAcl {
             inode: slot(random),
             is_default: random.chance(1, 2),

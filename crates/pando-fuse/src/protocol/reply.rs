@@ -46,6 +46,8 @@ pub(crate) enum Answer {
     Buffer(Vec<u8>),
     /// Pieces of a file, back to back, as the file system keeps them.
     Pieces(Vec<Bytes>),
+    /// Known only when this has run, which waits for locks of the kernel's: it must be on a thread that serves no requests (FU-4).
+    Later(Box<dyn FnOnce() -> Answer + Send>),
     /// It was not done.
     Refused(Errno),
 }
@@ -92,6 +94,14 @@ impl Answer {
         out.u64(FOREVER);
         out.zeros(24);
         put_statx(&mut out, attributes);
+        Self::Buffer(out)
+    }
+
+    /// What an ioctl gives back.
+    pub(crate) fn ioctl(bytes: &[u8]) -> Self {
+        let mut out = Vec::with_capacity(16 + bytes.len());
+        out.zeros(16);
+        out.put(bytes);
         Self::Buffer(out)
     }
 

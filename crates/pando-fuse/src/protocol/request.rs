@@ -251,7 +251,11 @@ pub(crate) enum Operation {
     ReleaseDirectory {
         handle: u64,
     },
-    Ioctl,
+    /// On an open file; what it reads comes along.
+    Ioctl {
+        command: u32,
+        argument: Bytes,
+    },
     Allocate {
         offset: u64,
         length: u64,
@@ -354,7 +358,11 @@ impl Operation {
                 Self::ReadDirectory { handle, cookie, size, attributes }
             }
             opcode::RELEASEDIR => Self::ReleaseDirectory { handle: fixed.u64()? },
-            opcode::IOCTL => Self::Ioctl,
+            opcode::IOCTL => {
+                let (_handle, _flags, command) = (fixed.u64()?, fixed.u32()?, fixed.u32()?);
+                let (_address, length, _room) = (fixed.u64()?, fixed.u32()?, fixed.u32()?);
+                Self::Ioctl { command, argument: owned(rest.bytes(length as usize)?) }
+            }
             opcode::FALLOCATE => {
                 let (_handle, offset, length) = (fixed.u64()?, fixed.u64()?, fixed.u64()?);
                 Self::Allocate { offset, length, mode: fixed.u32()? }
@@ -476,6 +484,7 @@ mod tests {
             (opcode::REMOVEXATTR, 0, "user.x\0"),
             (opcode::SETXATTR, 2, "user.x\0v"),
             (opcode::WRITE, 5, "v"),
+            (opcode::IOCTL, 4, "v"),
             (opcode::BATCH_FORGET, 1, "0123456789abcdef"),
         ] {
             all.push(request(code, |body| {

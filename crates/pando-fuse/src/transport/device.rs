@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{Reply, clone};
 use crate::negotiate::{Agreement, Wishes, negotiate};
 use crate::protocol::{
-    Answer, Header, InitReply, InitRequest, Inline, Malformed, Operation, REQUEST_BYTES_MAX, answer_header,
+    Answer, Header, InitReply, InitRequest, Malformed, Operation, REQUEST_BYTES_MAX, answer_header,
     fixed_bytes, opcode,
 };
 use crate::serve::Server;
@@ -38,12 +38,14 @@ impl Device {
 
     /// Answers a request.
     pub(super) fn answer(&self, unique: u64, answer: Answer) {
+        let answer = if let Answer::Later(make) = answer { make() } else { answer };
         let sent = match &answer {
             Answer::Done => self.answer_with(unique, &[]),
             Answer::Record(record) => self.answer_with(unique, record.as_bytes()),
             Answer::Buffer(bytes) => self.answer_with(unique, bytes),
             Answer::Pieces(pieces) => self.answer_with_pieces(unique, pieces),
             Answer::Refused(errno) => self.refuse(unique, *errno),
+            Answer::Later(_) => unreachable!("what comes later comes once"),
         };
         match sent {
             // The request is gone, with its connection or, when it was aborted, alone.
@@ -76,8 +78,8 @@ impl Device {
     }
 
     /// Tells the kernel something of our own. It fails only where the kernel does not know the inode, or is gone.
-    pub(crate) fn notify(&self, message: &Inline) {
-        let _ = self.write(&[IoSlice::new(message.as_bytes())]);
+    pub(crate) fn notify(&self, message: &[u8]) {
+        let _ = self.write(&[IoSlice::new(message)]);
     }
 
     /// A message goes out whole or not at all.

@@ -24,7 +24,14 @@ impl Reply {
     }
 
     pub(crate) fn send(mut self, answer: Answer) {
-        self.answer(answer);
+        match answer {
+            Answer::Later(make) => {
+                let name = "pando-notify".to_owned();
+                // If no thread can be started, the reply is dropped.
+                let _ = std::thread::Builder::new().name(name).spawn(move || self.answer(make()));
+            }
+            answer => self.answer(answer),
+        }
     }
 
     /// For requests that are never answered.

@@ -300,6 +300,10 @@ impl Operations for MemoryFs {
         Ok(())
     }
 
+    fn clone_tree(&self, _: &Caller, _: &[u32], _: InodeNumber, _: InodeNumber, _: &[u8]) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
     fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>> {
         let mut state = self.state.lock();
         let data = &state.node(inode)?.data;

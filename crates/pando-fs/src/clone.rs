@@ -1,0 +1,289 @@
+//! Clones of files and directories: one batch, whatever lies below.
+//!
+//! The records and data below a directory are cloned as ranges, and the clone's root gets a delta, so that the numbers
+//! below are others than the source's ([`crate::schema::number`]). Only the files with several links lie elsewhere: for each of those with names
+//! below the source the clone gets one of its own, with its own names, as `cp -a` makes them. They are found in the list of
+//! redirects, so the cost is O(height + their names).
+//!
+//! A clone of a directory takes the name space lock exclusively: nothing below may be half done. What is parked below the source
+//! is no part of the clone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_engine::{Batch, Bound, KeyRange, ScanLimit, Tree};
+
+use crate::inode::{Inode, States};
+use crate::link::put_redirect;
+use crate::namei::check_name;
+use crate::operations::{Caller, FileType, InodeNumber};
+use crate::rename::{End, is_at_or_below};
+use crate::schema::{Record, Redirect, key, number};
+use crate::xattr::delete_lost_values;
+use crate::{Error, FileSystem, Result, store};
+
+/// Entries of the list, or records of linked files, asked of the engine at once.
+const CHUNK: ScanLimit = ScanLimit { entries: 64, bytes: 1 << 18 };
+
+const READ: u32 = 4;
+const WRITE_AND_SEARCH: u32 = 3;
+const SET_IDS: u32 = 0o6000;
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+const SECURITY_CAPABILITY: &[u8] = b"security.capability";
+
+/// A file with several links that has names below the source.
+struct Linked {
+    record: Record,
+    /// Its names: their keys, without what they share with the source.
+    names: Vec<Bytes>,
+}
+
+impl FileSystem {
+    pub(crate) fn clone_inode(
+        &self,
+        caller: &Caller,
+        groups: &[u32],
+        number: InodeNumber,
+        parent: InodeNumber,
+        name: &[u8],
+    ) -> Result<()> {
+        self.check_writable()?;
+        let (source, directory) = (self.inode(number)?, self.inode(parent)?);
+        check_name(name)?;
+        if source.is_directory() {
+            let epoch = self.namespace.write();
+            let to = End::new(&directory, name, *epoch)?;
+            self.clone_locked(caller, groups, &source, &to, *epoch)
+        } else {
+            let epoch = self.namespace.read();
+            let to = End::new(&directory, name, *epoch)?;
+            self.clone_locked(caller, groups, &source, &to, *epoch)
+        }
+    }
+
+    fn clone_locked(
+        &self,
+        caller: &Caller,
+        groups: &[u32],
+        source: &Arc<Inode>,
+        to: &End,
+        epoch: u64,
+    ) -> Result<()> {
+        let mut names = to.directory.names()?;
+        if is_at_or_below(to.directory, source) {
+            return Err(Error::Invalid);
+        }
+        if self.resolve(to.directory, &names, &to.path, to.name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let mut parked: Vec<_> = self.parked.at(&to.key).into_iter().collect();
+        let mut below = None;
+        if source.is_directory() {
+            parked.extend(self.parked.below(&to.subtree()));
+            let subtree = key::subtree_prefix(&source.path(epoch)?);
+            below = Some((self.linked_below(&subtree)?, subtree));
+        }
+        let mut states = States::lock(parked.iter().chain([source, to.directory]));
+        states.check_attached(to.directory)?;
+        states.check_attached(source)?;
+        let before = states.record(source).clone();
+        check_may_clone(caller, groups, &before, states.record(to.directory))?;
+        let data = source.data_prefix(epoch, &before)?;
+        let fresh = self.numbers.allocate(&self.store)?;
+        let mut fresh_links = Vec::new();
+        for _ in below.iter().flat_map(|(linked, _)| linked) {
+            fresh_links.push(self.numbers.allocate(&self.store)?);
+        }
+
+        let now = self.now();
+        let mut batch = Batch::new();
+        let evicted = self.evict(&mut batch, &states, &parked, b"\0");
+        let mut record = before.clone();
+        record.number = number::stored(fresh, to.directory.delta);
+        (record.changed, record.born) = (now, now);
+        record.parked = Bytes::new();
+        owned_by(caller, groups, &mut record);
+        if let Some((linked, from)) = &below {
+            record.delta = self.fresh_deltas(fresh) ^ to.directory.delta;
+            if record.entries > 0 {
+                self.clone_below(&mut batch, from, &to.subtree(), linked, &fresh_links);
+            }
+        } else {
+            record.links = 1;
+        }
+        if before.has_data() {
+            let own = key::data_prefix(&to.key);
+            batch.clone_range(Tree::Data, data, own.clone());
+            delete_lost_values(&mut batch, &own, &before, &record);
+        }
+        batch.put(Tree::Metadata, to.key.clone(), record.encode());
+        let mut directory_record = states.record(to.directory).clone();
+        directory_record.entries += 1;
+        if source.is_directory() {
+            directory_record.links = directory_record.links.checked_add(1).ok_or(Error::TooManyLinks)?;
+        }
+        (directory_record.modified, directory_record.changed) = (now, now);
+        batch.update(Tree::Metadata, to.directory.key(epoch)?, directory_record.hot_update());
+        self.store.apply(batch).map_err(|error| match error {
+            // Something far below would get a key that is too long, or there are too many links.
+            Error::Engine(pando_engine::Error::TooLarge { what: "a key" }) => Error::NameTooLong,
+            Error::Engine(pando_engine::Error::TooLarge { .. }) => Error::TooBig,
+            other => other,
+        })?;
+
+        self.settle_evicted(&mut states, evicted);
+        states.set_record(to.directory, directory_record);
+        names.insert(&Bytes::copy_from_slice(to.name));
+        Ok(())
+    }
+
+    /// Adds to the batch everything below the root of a clone.
+    fn clone_below(
+        &self,
+        batch: &mut Batch,
+        from: &Bytes,
+        to: &Bytes,
+        linked: &BTreeMap<u64, Linked>,
+        fresh: &[u64],
+    ) {
+        for tree in Tree::ALL {
+            batch.clone_range(tree, from.clone(), to.clone());
+        }
+        for parked in self.parked.keys_below(from) {
+            let came = [&to[..], &parked[from.len()..]].concat();
+            batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(&came)));
+        }
+        for ((old, file), number) in linked.iter().zip(fresh.iter().copied()) {
+            let mut record = file.record.clone();
+            record.number = number;
+            record.links = file.names.len() as u32;
+            let own = key::linked_key(number);
+            if record.has_data() {
+                let data = key::data_prefix(&key::linked_key(*old));
+                batch.clone_range(Tree::Data, data, key::data_prefix(&own));
+            }
+            batch.put(Tree::Metadata, own, record.encode());
+            let redirect = Redirect { number, file_type: record.file_type };
+            for name in &file.names {
+                put_redirect(batch, &redirect, &[&to[..], name].concat().into());
+            }
+        }
+    }
+
+    /// The files with several links that have names below `subtree`, by number. The name space lock is held exclusively, so
+    /// their records in the tree are the truth.
+    fn linked_below(&self, subtree: &[u8]) -> Result<BTreeMap<u64, Linked>> {
+        let prefix = key::link_name_key(subtree);
+        let mut names: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
+        let mut range = Some(KeyRange::prefix(prefix.clone()));
+        while let Some(part) = range {
+            let scan = self.store.scan(Tree::Metadata, &part, CHUNK)?;
+            for (list_key, value) in scan.entries {
+                let number = <[u8; 8]>::try_from(&value[..]).map(u64::from_le_bytes);
+                let number = number.map_err(|_| damaged("FS-6: the list of redirects", &list_key))?;
+                names.entry(number).or_default().push(list_key.slice(prefix.len()..));
+            }
+            range = scan.rest;
+        }
+        let mut linked = BTreeMap::new();
+        // Their numbers lie close together as a rule: one scan finds many.
+        let mut chunk = BTreeMap::new();
+        for (number, names) in names {
+            let own = key::linked_key(number);
+            if !chunk.contains_key(&own) {
+                chunk = self.linked_records(&own)?;
+            }
+            let value =
+                chunk.get(&own).ok_or_else(|| damaged("FS-5: names lead to what is not there", &own))?;
+            linked.insert(number, Linked { record: store::decode(&own, value)?, names });
+        }
+        Ok(linked)
+    }
+
+    /// Some records of files with several links, from this key on.
+    fn linked_records(&self, from: &Bytes) -> Result<BTreeMap<Bytes, Bytes>> {
+        let all = KeyRange::new(Bound::before(from.clone()), Bound::after(vec![key::LINKED_TAG]));
+        let mut range = Some(all);
+        while let Some(part) = range {
+            let scan = self.store.scan(Tree::Metadata, &part, CHUNK)?;
+            if !scan.entries.is_empty() {
+                return Ok(scan.entries.into_iter().collect());
+            }
+            range = scan.rest;
+        }
+        Ok(BTreeMap::new())
+    }
+
+    /// The deltas of a clone whose root shows `number` and of all above it: 64 bits that no other clone has, and the same when the
+    /// same is done again.
+    fn fresh_deltas(&self, number: u64) -> u64 {
+        let volume = self.store.engine().superblock().volume;
+        let (low, high) = volume.split_at(8);
+        let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of 16 bytes"));
+        let mut bits = mixed(half(low) ^ mixed(half(high).wrapping_add(number)));
+        // What the counter gave out comes to lie above all that it will ever give out.
+        while bits < number::COUNTED_END {
+            bits = mixed(bits);
+        }
+        bits
+    }
+}
+
+/// Refuses a clone that cp would not be let make. Of a directory nobody looks at what lies below, so only its owner and root may.
+fn check_may_clone(caller: &Caller, groups: &[u32], source: &Record, directory: &Record) -> Result<()> {
+    if caller.uid == 0 {
+        return Ok(());
+    }
+    match source.file_type {
+        FileType::Directory if caller.uid != source.uid => return Err(Error::NotPermitted),
+        FileType::Directory | FileType::Symlink => {}
+        FileType::CharDevice | FileType::BlockDevice => return Err(Error::NotPermitted),
+        FileType::Regular | FileType::Fifo | FileType::Socket => check_access(caller, groups, source, READ)?,
+    }
+    check_access(caller, groups, directory, WRITE_AND_SEARCH)
+}
+
+/// What the permission bits say. Where there is an access control list, only the owner is let in.
+fn check_access(caller: &Caller, groups: &[u32], record: &Record, wanted: u32) -> Result<()> {
+    let has_list = record.xattrs.iter().any(|xattr| xattr.name == ACCESS_LIST);
+    let granted = if caller.uid == record.uid {
+        record.mode >> 6
+    } else if has_list {
+        0
+    } else if caller.gid == record.gid || groups.contains(&record.gid) {
+        record.mode >> 3
+    } else {
+        record.mode
+    };
+    if granted & wanted == wanted { Ok(()) } else { Err(Error::AccessDenied) }
+}
+
+/// What cp does where it may not keep the owner: the clone is the caller's, and gives nobody privileges.
+fn owned_by(caller: &Caller, groups: &[u32], record: &mut Record) {
+    if caller.uid == 0 {
+        return;
+    }
+    record.xattrs.retain(|xattr| !xattr.name.starts_with(b"trusted.") && xattr.name != SECURITY_CAPABILITY);
+    let keeps_group = caller.gid == record.gid || groups.contains(&record.gid);
+    if caller.uid == record.uid && keeps_group {
+        return;
+    }
+    record.uid = caller.uid;
+    if !keeps_group {
+        record.gid = caller.gid;
+    }
+    record.mode &= !SET_IDS;
+}
+
+/// The mixing step of splitmix64: a permutation of the numbers under which neighbours have nothing in common.
+fn mixed(state: u64) -> u64 {
+    let mut bits = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+fn damaged(what: &str, key: &[u8]) -> Error {
+    Error::Engine(pando_engine::Error::Damaged { what: format!("{what}: \"{}\"", key.escape_ascii()) })
+}
