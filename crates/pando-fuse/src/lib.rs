@@ -1,6 +1,6 @@
 //! The FUSE side of PandoFS: mounts a file system given as [`pando_fs::Operations`] and serves it to the kernel.
 //!
-//! The way of a request: a receiving thread (one a core, [`transport`]) reads it from /dev/fuse, [`protocol`] says what it
+//! The way of a request: a receiving thread (one a core, [`transport`]) has it from the kernel, [`protocol`] says what it
 //! means, [`serve`] what that is to the file system, and [`dispatch`] makes the call on that same thread; the answer goes
 //! back before the next request is read. Only a request that must wait for the device, since something is not in memory
 //! or since there is no room for changes, goes to a thread of the [`pool`]. [`negotiate`] is what both sides agree on at
@@ -30,4 +30,4 @@ mod transport;
 pub use protocol::decode_anything;
 
 pub use mount_point::{MountEntry, MountError, VfsOption};
-pub use session::{MountOptions, Session, Unmounter};
+pub use session::{MountOptions, Session, Transport, Unmounter};

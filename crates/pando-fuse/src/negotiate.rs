@@ -25,13 +25,26 @@ const WANTED: u64 = flags::ASYNC_READ
 /// Requests of the kernel's own (read-ahead, asynchronous direct I/O) that may be under way at once.
 const BACKGROUND_MAX: u16 = 64;
 
-/// What depends on how it is mounted.
+/// What is wanted of this connection, which depends on how it is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wishes {
     /// The kernel collects small writes and sends them later.
     pub(crate) writeback: bool,
     /// The kernel checks access control lists. It then checks permission bits as well, wanted or not.
     pub(crate) acls: bool,
+    /// Requests come over io_uring.
+    pub(crate) ring: Wish,
+}
+
+/// How much something is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Not at all.
+    No,
+    /// If the kernel offers it.
+    IfOffered,
+    /// Nothing else will do.
+    Needed,
 }
 
 /// What came out of it.
@@ -43,18 +56,29 @@ pub(crate) struct Agreement {
     pub(crate) acls: bool,
     /// How requests are laid out.
     pub(crate) layout: Layout,
+    /// The kernel waits for queues on io_uring before it sends anything.
+    pub(crate) ring: bool,
 }
 
-/// Asks for everything wanted that the kernel offers. `None` if writeback is asked for and the kernel has none.
-pub(crate) fn negotiate(offered: &InitRequest, wishes: Wishes) -> Option<(Agreement, InitReply)> {
+/// Asks for everything wanted that the kernel offers. If something needed is missing, says what.
+pub(crate) fn negotiate(
+    offered: &InitRequest,
+    wishes: Wishes,
+) -> Result<(Agreement, InitReply), &'static str> {
     let offers = |flag: u64| offered.flags & flag != 0;
     if wishes.writeback && !offers(flags::WRITEBACK_CACHE) {
-        return None;
+        return Err("it has no writeback cache");
+    }
+    if wishes.ring == Wish::Needed && !offers(flags::OVER_IO_URING) {
+        return Err("it offers no io_uring; /sys/module/fuse/parameters/enable_uring switches it on");
     }
     // Without its extension a request that sets a list does not say whether the set-group-ID bit must go.
     let acls = wishes.acls && offers(flags::POSIX_ACL) && offers(flags::SETXATTR_EXT);
     let if_so = |so: bool, flag: u64| if so { flag } else { 0 };
-    let wanted = WANTED | if_so(wishes.writeback, flags::WRITEBACK_CACHE) | if_so(acls, flags::POSIX_ACL);
+    let wanted = WANTED
+        | if_so(wishes.writeback, flags::WRITEBACK_CACHE)
+        | if_so(acls, flags::POSIX_ACL)
+        | if_so(wishes.ring != Wish::No, flags::OVER_IO_URING);
     let agreed = offered.flags & wanted;
     let reply = InitReply {
         flags: agreed,
@@ -68,8 +92,9 @@ pub(crate) fn negotiate(offered: &InitRequest, wishes: Wishes) -> Option<(Agreem
         no_open: offers(flags::NO_OPEN_SUPPORT),
         acls,
         layout: Layout { extended_xattr: agreed & flags::SETXATTR_EXT != 0 },
+        ring: agreed & flags::OVER_IO_URING != 0,
     };
-    Some((agreement, reply))
+    Ok((agreement, reply))
 }
 
 #[cfg(test)]
@@ -84,12 +109,16 @@ mod tests {
             read_ahead_max: 1 << 17,
             flags: flags::ASYNC_READ | flags::NO_OPEN_SUPPORT,
         };
-        let wishes = Wishes { writeback: false, acls: true };
+        let wishes = Wishes { writeback: false, acls: true, ring: Wish::IfOffered };
         let (agreement, reply) = negotiate(&offered, wishes).unwrap();
         assert_eq!(reply.flags, flags::ASYNC_READ);
         assert_eq!(reply.read_ahead_max, 1 << 17);
-        assert!(agreement.no_open && !agreement.layout.extended_xattr && !agreement.acls);
-        assert!(negotiate(&offered, Wishes { writeback: true, acls: false }).is_none());
+        assert!(agreement.no_open && !agreement.layout.extended_xattr && !agreement.acls && !agreement.ring);
+        assert!(negotiate(&offered, Wishes { writeback: true, ..wishes }).is_err());
+        assert!(negotiate(&offered, Wishes { ring: Wish::Needed, ..wishes }).is_err());
+        let offered = InitRequest { flags: flags::OVER_IO_URING, ..offered };
+        assert!(negotiate(&offered, wishes).unwrap().0.ring);
+        assert!(!negotiate(&offered, Wishes { ring: Wish::No, ..wishes }).unwrap().0.ring);
     }
 
     #[test]
@@ -99,7 +128,8 @@ mod tests {
             [(lists, true, true), (lists, false, false), (flags::POSIX_ACL, true, false)]
         {
             let offered = InitRequest { major: 7, minor: 45, read_ahead_max: 0, flags: offered };
-            let (agreement, reply) = negotiate(&offered, Wishes { writeback: false, acls }).unwrap();
+            let wishes = Wishes { writeback: false, acls, ring: Wish::No };
+            let (agreement, reply) = negotiate(&offered, wishes).unwrap();
             assert_eq!((agreement.acls, reply.flags & flags::POSIX_ACL != 0), (expected, expected));
         }
     }

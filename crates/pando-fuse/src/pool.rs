@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::thread::CpuSet;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -17,6 +18,8 @@ pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     threads_max: usize,
+    /// Where its threads may run; those that give it work may be bound to a core, which threads inherit.
+    cores: Option<CpuSet>,
 }
 
 #[derive(Default)]
@@ -33,9 +36,10 @@ struct Queue {
 }
 
 impl Pool {
-    /// A pool of at most `threads_max` threads; none is started yet.
+    /// A pool of at most `threads_max` threads, which may run where this thread may; none is started yet.
     pub(crate) fn new(threads_max: usize) -> Self {
-        Self { shared: Arc::default(), threads: Mutex::default(), threads_max }
+        let cores = rustix::thread::sched_getaffinity(None).ok();
+        Self { shared: Arc::default(), threads: Mutex::default(), threads_max, cores }
     }
 
     /// Runs the job on a thread of the pool, soon. Never waits for a job.
@@ -56,9 +60,14 @@ impl Pool {
         if threads.len() == self.threads_max {
             return;
         }
-        let shared = self.shared.clone();
+        let (shared, cores) = (self.shared.clone(), self.cores);
+        let work = move || {
+            // On one core it works as well, more slowly.
+            let _ = cores.map(|cores| rustix::thread::sched_setaffinity(None, &cores));
+            shared.work();
+        };
         let name = format!("pando-wait-{}", threads.len());
-        match std::thread::Builder::new().name(name).spawn(move || shared.work()) {
+        match std::thread::Builder::new().name(name).spawn(work) {
             Ok(thread) => threads.push(thread),
             // With at least one thread the queue still moves; without any it never would.
             Err(error) => assert!(!threads.is_empty(), "no thread can be started: {error}"),
@@ -115,6 +124,21 @@ mod tests {
         }
         drop(pool);
         assert_eq!(done.load(Ordering::Relaxed), 1000);
+    }
+
+    #[test]
+    fn its_threads_are_bound_to_no_core_of_those_who_use_it() {
+        let free = rustix::thread::sched_getaffinity(None).unwrap();
+        let pool = Arc::new(Pool::new(1));
+        let user = pool.clone();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut one = CpuSet::new();
+            one.set((0..CpuSet::MAX_CPU).find(|&core| free.is_set(core)).unwrap());
+            rustix::thread::sched_setaffinity(None, &one).unwrap();
+            user.run(move || tell.send(rustix::thread::sched_getaffinity(None).unwrap()).unwrap());
+        });
+        assert_eq!(told.recv().unwrap(), free);
     }
 
     #[test]

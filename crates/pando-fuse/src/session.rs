@@ -8,15 +8,43 @@ use pando_fs::Operations;
 
 use crate::dispatch::{Dispatcher, Report};
 use crate::mount_point::{self, Appearance, MountError, VfsOption};
-use crate::negotiate::Wishes;
+use crate::negotiate::{Wish, Wishes};
 use crate::serve::Server;
-use crate::transport::{Device, handshake, receive};
+use crate::transport::{Device, handshake, receive, ring};
 
 /// Requests that wait for the device at once.
 const WAITERS_MAX: usize = 64;
 
 /// How far the kernel reads ahead of a sequential reader, in bytes, where we may say so.
 const READ_AHEAD_BYTES: u32 = 2 << 20;
+
+/// How requests come from the kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Over io_uring where the kernel offers it, else over /dev/fuse.
+    #[default]
+    Automatic,
+    /// Over io_uring, or not at all.
+    Uring,
+    /// Over /dev/fuse.
+    Device,
+}
+
+impl Transport {
+    /// Its name among the mount options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Automatic => "auto",
+            Self::Uring => "uring",
+            Self::Device => "dev",
+        }
+    }
+
+    /// The one of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Automatic, Self::Uring, Self::Device].into_iter().find(|transport| transport.name() == name)
+    }
+}
 
 /// How a file system is mounted.
 pub struct MountOptions {
@@ -30,6 +58,8 @@ pub struct MountOptions {
     pub default_permissions: bool,
     /// The kernel collects small writes in its cache and sends them later.
     pub writeback: bool,
+    /// How requests come.
+    pub transport: Transport,
     /// Threads that receive requests; at least 1.
     pub threads: usize,
     /// Told of failures of the file system, one sentence each; called from many threads.
@@ -45,6 +75,7 @@ impl MountOptions {
             allow_other: rustix::process::geteuid().is_root(),
             default_permissions: true,
             writeback: false,
+            transport: Transport::default(),
             threads: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
             report: Arc::new(|_| ()),
         }
@@ -56,6 +87,9 @@ pub struct Session {
     server: Server,
     /// One a receiving thread.
     devices: Vec<Arc<Device>>,
+    /// The queues of each core, if requests come over io_uring.
+    cores: Vec<Vec<u16>>,
+    report: Report,
     guard: UnmountGuard,
 }
 
@@ -95,8 +129,14 @@ impl Session {
             allow_other: options.allow_other,
             default_permissions: options.default_permissions,
         };
+        let cores = ring_cores(options.transport)?;
         let device = Arc::new(Device::new(mount_point::mount(&mountpoint, &look)?));
-        let wishes = Wishes { writeback: options.writeback, acls: options.default_permissions };
+        let ring = match options.transport {
+            Transport::Uring => Wish::Needed,
+            Transport::Automatic if !cores.is_empty() => Wish::IfOffered,
+            _ => Wish::No,
+        };
+        let wishes = Wishes { writeback: options.writeback, acls: options.default_permissions, ring };
         let agreement = handshake(&device, wishes).map_err(|error| {
             // The first error is the one to tell.
             let _ = mount_point::unmount(&mountpoint, true);
@@ -117,7 +157,9 @@ impl Session {
             })?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device };
-        Ok(Self { server, devices, guard: UnmountGuard { unmounter, armed: true } })
+        let cores = if agreement.ring { cores } else { Vec::new() };
+        let report = options.report.clone();
+        Ok(Self { server, devices, cores, report, guard: UnmountGuard { unmounter, armed: true } })
     }
 
     /// What unmounts it, also while it runs.
@@ -125,13 +167,18 @@ impl Session {
         self.guard.unmounter.clone()
     }
 
+    /// How requests come; never [`Transport::Automatic`].
+    pub fn transport(&self) -> Transport {
+        if self.cores.is_empty() { Transport::Device } else { Transport::Uring }
+    }
+
     /// Serves requests until it is unmounted, by whomever. Every request that was read has been answered when it
     /// returns.
     ///
     /// An error means that the connection broke, or was aborted, while it was mounted; it is unmounted then.
     pub fn run(self) -> io::Result<()> {
-        let Self { server, devices, mut guard } = self;
-        let served = serve_all(&server, &devices);
+        let Self { server, devices, cores, report, mut guard } = self;
+        let served = serve_all(&server, &devices, &cores, &report);
         // What is still on the pool is answered first.
         drop(server);
         served?;
@@ -141,8 +188,25 @@ impl Session {
     }
 }
 
-/// Receives on every device until it is unmounted, with this thread for the first.
-fn serve_all(server: &Server, devices: &[Arc<Device>]) -> io::Result<()> {
+/// The queues of each core for io_uring; none if it is not wanted or cannot be had.
+fn ring_cores(transport: Transport) -> Result<Vec<Vec<u16>>, MountError> {
+    if transport == Transport::Device {
+        return Ok(Vec::new());
+    }
+    match ring::cores().filter(|_| ring::is_possible()) {
+        Some(cores) => Ok(cores),
+        None if transport == Transport::Automatic => Ok(Vec::new()),
+        None => Err(MountError::Handshake(io::Error::other("io_uring is not available here"))),
+    }
+}
+
+/// Receives on every device until it is unmounted, with this thread for the first, and on the queues of every core.
+fn serve_all(
+    server: &Server,
+    devices: &[Arc<Device>],
+    cores: &[Vec<u16>],
+    report: &Report,
+) -> io::Result<()> {
     let (first, others) = devices.split_first().expect("there is a device for at least one thread");
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -152,6 +216,19 @@ fn serve_all(server: &Server, devices: &[Arc<Device>]) -> io::Result<()> {
             let thread =
                 std::thread::Builder::new().name(name).spawn_scoped(scope, || receive(device, server));
             threads.extend(thread);
+        }
+        for queues in cores {
+            let serve = || {
+                let served = ring::serve_core(first, server, queues);
+                if let Err(error) = served {
+                    report(&format!("requests do not come over io_uring: {error}"));
+                }
+                Ok(())
+            };
+            let name = format!("pando-ring-{}", queues[0]);
+            let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, serve);
+            // The kernel would wait for its queue for ever.
+            threads.push(thread.unwrap_or_else(|error| panic!("no thread can be started: {error}")));
         }
         let mut result = receive(first, server);
         for thread in threads {

@@ -15,7 +15,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use common::memory_fs::MemoryFs;
 use common::mounted::{Mounted, with_fuse};
-use pando_fuse::{MountError, VfsOption, mount_point};
+use pando_fuse::{MountError, Transport, VfsOption, mount_point};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -260,6 +260,33 @@ fn the_time_of_birth_is_told() {
             (statx.stx_mtime.tv_sec, i64::from(statx.stx_mtime.tv_nsec)),
             (later.mtime(), later.mtime_nsec())
         );
+        mounted.unmount();
+    });
+}
+
+#[test]
+fn requests_come_by_the_way_that_was_agreed() {
+    with_fuse("requests_come_by_the_way_that_was_agreed", || {
+        let memory = Arc::new(MemoryFs::new());
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let root = mounted.path();
+                scope.spawn(move || {
+                    for i in 0..100 {
+                        let path = root.join(format!("{thread}-{i}"));
+                        fs::write(&path, [b'x'; 100_000]).unwrap();
+                        assert_eq!(fs::metadata(&path).unwrap().len(), 100_000);
+                        fs::remove_file(&path).unwrap();
+                    }
+                });
+            }
+        });
+        let over_ring = mounted.transport() == Transport::Uring;
+        for thread in memory.threads.lock().iter() {
+            assert_eq!(thread.starts_with("pando-ring-"), over_ring, "{thread}");
+        }
+        until(|| memory.references() == 0);
         mounted.unmount();
     });
 }

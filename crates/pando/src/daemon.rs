@@ -52,7 +52,7 @@ pub fn serve(service: Service) -> Result<()> {
     let session = mount(&service, fs.clone(), log.clone())?;
     let unmounter = session.unmounter();
 
-    let control = start_control(&service, &unmounter, &fs, &log);
+    let control = start_control(&service, &session, &fs, &log);
     stop_on_signals(unmounter.clone(), Arc::downgrade(&fs), log.clone())?;
     if service.background {
         detach(log.clone())
@@ -121,6 +121,7 @@ fn mount(service: &Service, fs: Arc<FileSystem>, log: Arc<Log>) -> Result<Sessio
     options.allow_other = settings.allow_other.unwrap_or(options.allow_other);
     options.default_permissions = settings.default_permissions;
     options.writeback = settings.writeback;
+    options.transport = settings.transport;
     options.report = Arc::new(move |sentence| log.error(sentence));
     Session::mount(fs, &service.mountpoint, &options).map_err(|error| Failure::new(error.to_string()))
 }
@@ -128,10 +129,11 @@ fn mount(service: &Service, fs: Arc<FileSystem>, log: Arc<Log>) -> Result<Sessio
 /// Without a control socket the mount works as well; commands that need it will say that they cannot reach us.
 fn start_control(
     service: &Service,
-    unmounter: &Unmounter,
+    session: &Session,
     fs: &Arc<FileSystem>,
     log: &Log,
 ) -> Option<ControlServer> {
+    let unmounter = session.unmounter();
     let info = json!({
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
@@ -140,6 +142,7 @@ fn start_control(
         "device": unmounter.device(),
         "read_only": service.settings.is_read_only(),
         "writeback": service.settings.writeback,
+        "transport": session.transport().name(),
     });
     let fs = Arc::downgrade(fs);
     let answer = move |request: &str| answer(request, &info, &fs);

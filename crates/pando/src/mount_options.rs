@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pando_fuse::VfsOption;
+use pando_fuse::{Transport, VfsOption};
 
 use crate::size;
 
@@ -17,6 +17,8 @@ pub struct MountSettings {
     pub default_permissions: bool,
     /// The kernel collects small writes and sends them later.
     pub writeback: bool,
+    /// How requests come from the kernel.
+    pub transport: Transport,
     /// The device is told which extents are free.
     pub discard: bool,
     /// Memory for the node cache, in bytes.
@@ -34,6 +36,7 @@ impl Default for MountSettings {
             allow_other: None,
             default_permissions: true,
             writeback: false,
+            transport: Transport::default(),
             discard: true,
             cache_bytes: None,
             checkpoint_interval: None,
@@ -114,6 +117,10 @@ impl MountSettings {
             ("writethrough", None) => self.writeback = false,
             ("discard", None) => self.discard = true,
             ("nodiscard", None) => self.discard = false,
+            ("transport", Some(value)) => {
+                let refuse = || wrong(option, "it is auto, uring or dev");
+                self.transport = Transport::parse(value).ok_or_else(refuse)?;
+            }
             ("cache", Some(value)) => {
                 let refuse = |error: size::SizeError| wrong(option, error);
                 self.cache_bytes = Some(size::parse(value).map_err(refuse)?);
@@ -121,7 +128,7 @@ impl MountSettings {
             ("checkpoint", Some(value)) => self.checkpoint_interval = Some(seconds(option, value)?),
             ("commit", Some(value)) => self.commit_interval = Some(seconds(option, value)?),
             ("remount", None) => return Err(OptionError::Remount),
-            ("cache" | "checkpoint" | "commit", None) => {
+            ("cache" | "checkpoint" | "commit" | "transport", None) => {
                 return Err(wrong(option, "it needs a value behind '='"));
             }
             (name, _) if NOT_FOR_US.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
@@ -171,6 +178,7 @@ mod tests {
         assert!(!parsed("ro,rw").unwrap().is_read_only());
         assert!(!parsed("discard,nodiscard").unwrap().discard);
         assert_eq!(parsed("allow_other,no_allow_other").unwrap().allow_other, Some(false));
+        assert_eq!(parsed("transport=uring,transport=dev").unwrap().transport, Transport::Device);
         assert_eq!(parsed("").unwrap(), MountSettings::default());
     }
 
@@ -179,7 +187,15 @@ mod tests {
         assert_eq!(parsed("rw,frobnicate"), Err(OptionError::Unknown("frobnicate".into())));
         assert_eq!(parsed("writeback=yes"), Err(OptionError::Unknown("writeback=yes".into())));
         assert_eq!(parsed("remount,ro"), Err(OptionError::Remount));
-        for option in ["cache=much", "cache", "commit=0", "commit=never", "checkpoint=1e9", "commit=NaN"] {
+        for option in [
+            "cache=much",
+            "cache",
+            "commit=0",
+            "commit=never",
+            "checkpoint=1e9",
+            "commit=NaN",
+            "transport=tcp",
+        ] {
             assert!(matches!(parsed(option), Err(OptionError::Value { .. })), "{option}");
         }
         let mut settings = MountSettings::default();

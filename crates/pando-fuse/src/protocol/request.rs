@@ -116,7 +116,11 @@ impl Header {
         }
     }
 
-    /// A header that stands alone.
+    /// A header that stands alone; its length may be that of anything.
+    pub(crate) fn alone(bytes: &[u8]) -> Result<Self, Malformed> {
+        Self::fields(bytes).map(|(_, header)| header)
+    }
+
     fn fields(bytes: &[u8]) -> Result<(u32, Self), Malformed> {
         let mut bytes = Reader::new(bytes);
         let length = bytes.u32()?;

@@ -1,7 +1,7 @@
 //! Requests over /dev/fuse: read one, serve it, answer it with a write.
 
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -37,9 +37,8 @@ impl Device {
     }
 
     /// Answers a request.
-    pub(super) fn answer(&self, unique: u64, answer: Answer) {
-        let answer = if let Answer::Later(make) = answer { make() } else { answer };
-        let sent = match &answer {
+    pub(super) fn answer(&self, unique: u64, answer: &Answer) {
+        let sent = match answer {
             Answer::Done => self.answer_with(unique, &[]),
             Answer::Record(record) => self.answer_with(unique, record.as_bytes()),
             Answer::Buffer(bytes) => self.answer_with(unique, bytes),
@@ -101,6 +100,12 @@ impl Device {
     }
 }
 
+impl AsRawFd for Device {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
 /// Serves requests on this thread until the file system is unmounted. An error means that the connection broke or was
 /// aborted.
 pub(crate) fn receive(device: &Arc<Device>, server: &Server) -> io::Result<()> {
@@ -135,7 +140,7 @@ pub(crate) fn handshake(device: &Device, wishes: Wishes) -> io::Result<Agreement
         let bytes = device.read(&mut buffer)?.ok_or_else(ended)?;
         let (header, body) = Header::decode(bytes).map_err(|_| nonsense())?;
         let refuse = |why: &str| {
-            device.answer(header.unique, Answer::Refused(Errno::PROTO));
+            device.answer(header.unique, &Answer::Refused(Errno::PROTO));
             io::Error::new(io::ErrorKind::Unsupported, why.to_owned())
         };
         if header.opcode != opcode::INIT {
@@ -143,15 +148,14 @@ pub(crate) fn handshake(device: &Device, wishes: Wishes) -> io::Result<Agreement
         }
         let offered = InitRequest::decode(body).map_err(|_| refuse("its greeting is too short"))?;
         if offered.is_newer() {
-            device.answer(header.unique, Answer::Record(InitReply::our_version()));
+            device.answer(header.unique, &Answer::Record(InitReply::our_version()));
             continue;
         }
         if offered.is_too_old() {
             return Err(refuse("it is older than that of Linux 5.4"));
         }
-        let agreed = negotiate(&offered, wishes).ok_or_else(|| refuse("it has no writeback cache"))?;
-        let (agreement, reply) = agreed;
-        device.answer(header.unique, Answer::Record(reply.encode()));
+        let (agreement, reply) = negotiate(&offered, wishes).map_err(refuse)?;
+        device.answer(header.unique, &Answer::Record(reply.encode()));
         return Ok(agreement);
     }
 }

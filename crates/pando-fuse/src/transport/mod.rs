@@ -1,7 +1,10 @@
-//! How requests come from the kernel and answers go back: [`device`] reads and writes /dev/fuse.
+//! How requests come from the kernel and answers go back: [`device`] reads and writes /dev/fuse, [`ring`] uses io_uring
+//! for what comes most often, where the kernel offers that.
 
 mod clone;
 mod device;
+pub(crate) mod ring;
+mod slot;
 
 pub(crate) use device::{Device, handshake, receive};
 
@@ -9,18 +12,30 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use self::ring::Queue;
+use self::slot::Slot;
 use crate::protocol::Answer;
 
 /// The way back of one request. It is answered once: a reply that is dropped answers that the request failed (FU-2).
 pub(crate) struct Reply {
     unique: u64,
-    to: Option<Arc<Device>>,
+    way: Option<Way>,
+}
+
+enum Way {
+    Device(Arc<Device>),
+    Ring(Arc<Queue>, Slot),
 }
 
 impl Reply {
     /// The answer to the request of this number, which came through this device.
     pub(crate) fn through(device: Arc<Device>, unique: u64) -> Self {
-        Self { unique, to: Some(device) }
+        Self { unique, way: Some(Way::Device(device)) }
+    }
+
+    /// The answer to the request of this number, which lies in this slot.
+    fn in_slot(queue: Arc<Queue>, slot: Slot, unique: u64) -> Self {
+        Self { unique, way: Some(Way::Ring(queue, slot)) }
     }
 
     pub(crate) fn send(mut self, answer: Answer) {
@@ -28,26 +43,34 @@ impl Reply {
             Answer::Later(make) => {
                 let name = "pando-notify".to_owned();
                 // If no thread can be started, the reply is dropped.
-                let _ = std::thread::Builder::new().name(name).spawn(move || self.answer(make()));
+                let _ = std::thread::Builder::new().name(name).spawn(move || self.answer(&make()));
             }
-            answer => self.answer(answer),
+            answer => self.answer(&answer),
         }
     }
 
-    /// For requests that are never answered.
+    /// For requests that are never answered. What lies in a slot always is: the slot goes back by its answer.
     pub(crate) fn withhold(mut self) {
-        self.to = None;
+        match self.way {
+            Some(Way::Device(_)) => self.way = None,
+            _ => self.answer(&Answer::Done),
+        }
     }
 
-    fn answer(&mut self, answer: Answer) {
-        if let Some(device) = self.to.take() {
-            device.answer(self.unique, answer);
+    fn answer(&mut self, answer: &Answer) {
+        match self.way.take() {
+            Some(Way::Device(device)) => device.answer(self.unique, answer),
+            Some(Way::Ring(queue, mut slot)) => {
+                slot.answer(self.unique, answer);
+                queue.hand_in(slot);
+            }
+            None => {}
         }
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        self.answer(Answer::Refused(Errno::IO));
+        self.answer(&Answer::Refused(Errno::IO));
     }
 }

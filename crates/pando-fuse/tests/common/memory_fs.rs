@@ -2,7 +2,7 @@
 //!
 //! It counts references as the kernel's are counted, and can answer `Busy` to see requests go through the pool.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
@@ -37,6 +37,8 @@ pub struct MemoryFs {
     pub waited: AtomicU64,
     /// Times that `sync` was called.
     pub syncs: AtomicU64,
+    /// Names of the threads that lookups came on.
+    pub threads: Mutex<BTreeSet<String>>,
 }
 
 impl MemoryFs {
@@ -47,6 +49,7 @@ impl MemoryFs {
             calls: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            threads: Mutex::default(),
         };
         let root = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
         fs.state.get_mut().add(&root, ROOT, FileType::Directory, 0o755, 0);
@@ -165,6 +168,8 @@ impl State {
 
 impl Operations for MemoryFs {
     fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
+        let thread = std::thread::current();
+        self.threads.lock().insert(thread.name().unwrap_or_default().to_owned());
         let mut state = self.state.lock();
         let inode = state.child(parent, name)?;
         state.entry(inode)

@@ -1,5 +1,6 @@
 //! A file system mounted on a directory of its own for the length of one test.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -7,11 +8,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pando_fs::Operations;
-use pando_fuse::{MountError, MountOptions, Session, Unmounter};
+use pando_fuse::{MountError, MountOptions, Session, Transport, Unmounter};
 use tempfile::TempDir;
 
 /// No test takes this long unless something hangs.
 const TIME_OUT: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// How the mounts of this thread's test talk with the kernel.
+    static TRANSPORT: Cell<Transport> = const { Cell::new(Transport::Device) };
+}
 
 /// A mount. Dropping it unmounts, also when the test fails.
 pub struct Mounted {
@@ -25,8 +31,10 @@ impl Mounted {
     pub fn new(fs: Arc<dyn Operations>, adjust: impl FnOnce(&mut MountOptions)) -> Self {
         let directory = TempDir::new().unwrap();
         let mut options = MountOptions::new(PathBuf::from("/dev/a volume"));
+        options.transport = TRANSPORT.get();
         adjust(&mut options);
         let session = Session::mount(fs, directory.path(), &options).unwrap();
+        assert_eq!(session.transport(), options.transport);
         let unmounter = session.unmounter();
         let server = Some(std::thread::spawn(move || session.run()));
         Self { directory, unmounter, server }
@@ -34,6 +42,11 @@ impl Mounted {
 
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// How its requests come.
+    pub fn transport(&self) -> Transport {
+        TRANSPORT.get()
     }
 
     pub fn unmounter(&self) -> &Unmounter {
@@ -64,21 +77,31 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a test that mounts: skips it by name where there is no /dev/fuse, and ends the whole process if it hangs,
-/// since a thread stuck in a dead mount cannot be ended alone.
-pub fn with_fuse(name: &'static str, test: impl FnOnce() + Send + 'static) {
+/// Runs a test that mounts, once over each transport: skips by name what the kernel does not offer, and ends the whole
+/// process if it hangs, since a thread stuck in a dead mount cannot be ended alone.
+pub fn with_fuse(name: &'static str, test: impl Fn() + Send + Sync + 'static) {
     if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
         eprintln!("SKIPPED {name}: /dev/fuse cannot be opened");
         return;
     }
-    let (done, finished) = channel::<()>();
-    let thread = std::thread::spawn(move || {
-        let _done = done;
-        test();
-    });
-    wait(name, &finished);
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
+    let test = Arc::new(test);
+    for transport in [Transport::Device, Transport::Uring] {
+        let switch = std::fs::read("/sys/module/fuse/parameters/enable_uring");
+        if transport == Transport::Uring && !switch.is_ok_and(|switch| switch.starts_with(b"Y")) {
+            eprintln!("{name} is not run over io_uring: fuse.enable_uring is not on");
+            continue;
+        }
+        let (done, finished) = channel::<()>();
+        let test = test.clone();
+        let thread = std::thread::spawn(move || {
+            let _done = done;
+            TRANSPORT.set(transport);
+            test();
+        });
+        wait(name, &finished);
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
     }
 }
 

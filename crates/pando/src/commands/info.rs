@@ -9,6 +9,7 @@ use pando_fuse::mount_point::{MountEntry, mounted_at};
 use serde_json::{Map, Value, json};
 
 use crate::commands::format::uuid;
+use crate::control;
 use crate::failure::{Failure, Result, Status};
 use crate::mounts;
 use crate::output::{Output, put_name, shown};
@@ -50,14 +51,24 @@ pub fn run(args: &InfoArgs) -> Result<Status> {
         Some(mount) => space_of_mount(mount)?,
         None => space_of_volume(&volume)?,
     };
+    let transport = mount.as_ref().and_then(transport_of);
     let mut output = Output::new();
     if args.json {
-        output.json(&to_json(&volume, mount.as_ref(), &superblock, space))?;
+        output.json(&to_json(&volume, mount.as_ref(), transport, &superblock, space))?;
     } else {
         print(&mut output, &volume, mount.as_ref(), &superblock, space)?;
+        if let Some(transport) = transport {
+            output.line(format!("{:>11}: {transport}", "Transport"))?;
+        }
     }
     output.finish()?;
     Ok(Status::Success)
+}
+
+/// How the daemon of a mount talks with the kernel, if it answers.
+fn transport_of(mount: &MountEntry) -> Option<String> {
+    let info = control::request(&mount.device, "info").ok()?;
+    info.get("transport")?.as_str().map(str::to_owned)
 }
 
 /// How full a volume is, in bytes.
@@ -91,7 +102,13 @@ fn time(nanoseconds: u64) -> String {
         .exact()
 }
 
-fn to_json(path: &Path, mount: Option<&MountEntry>, superblock: &Superblock, space: Space) -> Value {
+fn to_json(
+    path: &Path,
+    mount: Option<&MountEntry>,
+    transport: Option<String>,
+    superblock: &Superblock,
+    space: Space,
+) -> Value {
     let mut object = Map::new();
     put_name(&mut object, "path", path.as_os_str().as_encoded_bytes());
     match mount {
@@ -101,6 +118,7 @@ fn to_json(path: &Path, mount: Option<&MountEntry>, superblock: &Superblock, spa
     let Superblock { label, node_bytes, basement_bytes, fanout, compression, clean, .. } = superblock;
     let Superblock { checkpoint, epoch, capacity, log, created, written, .. } = superblock;
     let fields = [
+        ("transport", json!(transport)),
         ("id", json!(uuid(&superblock.volume))),
         ("label", json!(label)),
         ("format_version", json!(FORMAT_VERSION)),

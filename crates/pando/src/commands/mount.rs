@@ -50,6 +50,7 @@ Mount options:
   allow_other              let other users in (default if root mounts); no_allow_other does not
   no_default_permissions   do not check permission bits
   writeback                let the kernel collect small writes
+  transport=WAY            how requests come from the kernel: uring, dev (/dev/fuse), or auto (default)
   nodiscard                do not tell the device which extents are free
   cache=SIZE               memory for the node cache, as --cache
   checkpoint=SECONDS       time between checkpoints

@@ -14,16 +14,16 @@ const SEED: u64 = 20_260_101;
 
 /// read(2) and write(2) and everything that changes a file's size or holes.
 pub fn without_mmap(context: &Context) -> Outcome {
-    run(context, "mapread = 0.0\nmapwrite = 0.0\n")
+    run(context, "mapread = 0.0\nmapwrite = 0.0\n", &["-o", "transport=dev"])
 }
 
 /// The same with reads and writes through shared mappings.
 pub fn with_mmap(context: &Context) -> Outcome {
-    run(context, "mapread = 1.0\nmapwrite = 1.0\ninvalidate = 0.1\n")
+    run(context, "mapread = 1.0\nmapwrite = 1.0\ninvalidate = 0.1\n", &[])
 }
 
-fn run(context: &Context, mapping: &str) -> Outcome {
-    let volume = Volume::create(context, 1 << 30, &[])?;
+fn run(context: &Context, mapping: &str, options: &[&str]) -> Outcome {
+    let volume = Volume::create(context, 1 << 30, options)?;
     let configuration = context.work.join("fsx.toml");
     // msync after each mapped write would hide what the page cache and the file system do without it.
     // fsync is rare: each waits for the device, and the load is about contents.

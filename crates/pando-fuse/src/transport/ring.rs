@@ -1,0 +1,261 @@
+//! Requests over io_uring: the kernel has a queue a core, and a request completes on the core that made it.
+//!
+//! A queue has several slots. A slot is lent to the kernel by a command; the command completes when a request lies in
+//! the slot, and the next command takes the answer away and lends the slot again, in one system call with the answers
+//! of all requests that came together. One thread serves a queue, stays on its core, and is the only one to use its ring:
+//! what the pool answers is handed in to it. INIT, FORGET and notifications go over /dev/fuse all the same, and so does
+//! everything if the kernel refuses the queues.
+//!
+//! Protocol: `fuse_uring_cmd_req` and `fuse_uring_req_header` of the kernel's `linux/fuse.h`, from Linux 6.14 on.
+#![expect(unsafe_code, reason = "what the kernel is given to use must stay until it gives it back")]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+use io_uring::squeue::Entry128;
+use io_uring::{IoUring, cqueue, opcode, types};
+use parking_lot::Mutex;
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+use rustix::thread::CpuSet;
+
+use super::slot::{Range, Slot};
+use super::{Device, Reply};
+use crate::protocol::{Answer, Header, Malformed, Operation, fixed_bytes};
+use crate::serve::Server;
+
+/// Requests that a queue serves at once; further ones of its core wait in the kernel.
+const SLOTS: usize = 8;
+
+/// Lends a slot for the first time.
+const REGISTER: u32 = 1;
+
+/// Takes an answer, and lends the slot again.
+const COMMIT_AND_FETCH: u32 = 2;
+
+/// Marks the completion that says that the pool handed something in.
+const WAKE: u64 = u64::MAX;
+
+/// A queue, as those who answer its requests see it.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    answered: Mutex<Vec<Slot>>,
+    wake: OwnedFd,
+    server: ThreadId,
+}
+
+impl Queue {
+    /// Takes a slot with its answer; from any thread.
+    pub(super) fn hand_in(&self, slot: Slot) {
+        self.answered.lock().push(slot);
+        if std::thread::current().id() != self.server {
+            // It fails only where 2^64 others are under way.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+type Ring = IoUring<Entry128, cqueue::Entry>;
+
+fn new_ring(entries: usize) -> io::Result<Ring> {
+    let mut builder = Ring::builder();
+    // Completions wait for the thread to come for them instead of interrupting it.
+    builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
+    builder.build(entries as u32)
+}
+
+/// Whether this process may have rings as they are needed here.
+pub(crate) fn is_possible() -> bool {
+    new_ring(1).is_ok()
+}
+
+/// The cores of the machine, each with the numbers of the queues that its thread serves: its own, and the first core
+/// those of the cores that are not there but might be. `None` where sysfs does not tell.
+pub(crate) fn cores() -> Option<Vec<Vec<u16>>> {
+    let read = |name: &str| std::fs::read_to_string(format!("/sys/devices/system/cpu/{name}")).ok();
+    let online = numbers(&read("online")?)?;
+    let possible = numbers(&read("possible")?)?;
+    // Numbers of queues are those of cores; the kernel counts how many are possible.
+    let mut queues: Vec<Vec<u16>> = online.iter().map(|&core| vec![core]).collect();
+    let absent = (0..possible.len() as u16).filter(|core| !online.contains(core));
+    queues.first_mut()?.extend(absent);
+    Some(queues)
+}
+
+/// `0-3,8` in full.
+fn numbers(list: &str) -> Option<Vec<u16>> {
+    let mut all = Vec::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        all.extend(first..=last);
+    }
+    Some(all)
+}
+
+/// What serves the queues of one core.
+struct Thread<'a> {
+    ring: Ring,
+    device: RawFd,
+    server: &'a Server,
+    queue: Arc<Queue>,
+    /// The queue that a slot belongs to.
+    queue_of: Vec<u16>,
+    /// The slots that the kernel has (SL-1).
+    lent: Vec<Option<Slot>>,
+    slots: usize,
+}
+
+/// Serves the queues of a core on this thread until the file system is unmounted. An error means that the kernel does
+/// not want them; it goes on over /dev/fuse then.
+pub(crate) fn serve_core(device: &Device, server: &Server, queues: &[u16]) -> io::Result<()> {
+    let core = queues.first().expect("a core has its own queue");
+    let mut cores = CpuSet::new();
+    cores.set(usize::from(*core));
+    // Elsewhere it is slower, and works.
+    let _ = rustix::thread::sched_setaffinity(None, &cores);
+
+    let queue_of: Vec<u16> = std::iter::repeat_n(*core, SLOTS).chain(queues[1..].iter().copied()).collect();
+    let slots = queue_of.len();
+    let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let queue = Queue { answered: Mutex::default(), wake, server: std::thread::current().id() };
+    let mut thread = Thread {
+        // One entry more, for what wakes it.
+        ring: new_ring((slots + 1).next_power_of_two())?,
+        device: device.as_raw_fd(),
+        server,
+        queue: Arc::new(queue),
+        queue_of,
+        lent: Vec::new(),
+        slots,
+    };
+    thread.run()
+}
+
+impl Thread<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        let slots = (0..self.slots).map(Slot::new).collect::<io::Result<Vec<_>>>()?;
+        // The kernel reads them when the commands are submitted.
+        let ranges: Vec<[Range; 2]> = slots.iter().map(Slot::ranges).collect();
+        self.lent.resize_with(slots.len(), || None);
+        self.wait_for_wake();
+        for (slot, ranges) in slots.into_iter().zip(&ranges) {
+            let index = slot.index();
+            let mut entry = self.command(REGISTER, index, 0, Some(ranges.as_ptr() as u64));
+            set_length(&mut entry, ranges.len() as u32);
+            self.lend(slot, &entry);
+        }
+        let mut refused = Ok(());
+        let mut completed = Vec::new();
+        while self.slots > 0 {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if matches!(error.raw_os_error(), Some(code) if is_passing(code)) => {}
+                Err(error) => return Err(error),
+            }
+            completed.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
+            for (number, result) in completed.drain(..) {
+                if number == WAKE {
+                    // Emptied first: what is handed in from now on wakes again.
+                    let _ = rustix::io::read(&self.queue.wake, &mut [0u8; 8]);
+                    self.wait_for_wake();
+                    continue;
+                }
+                let slot = self.lent[number as usize].take().expect("the kernel gives back what it has");
+                if result >= 0 {
+                    self.serve(slot);
+                    continue;
+                }
+                self.slots -= 1;
+                let errno = Errno::from_raw_os_error(-result);
+                // What the end of a connection looks like.
+                if !matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) {
+                    refused = Err(errno.into());
+                }
+            }
+            let answered = std::mem::take(&mut *self.queue.answered.lock());
+            for slot in answered {
+                let entry = self.command(COMMIT_AND_FETCH, slot.index(), slot.commit_id(), None);
+                self.lend(slot, &entry);
+            }
+        }
+        refused
+    }
+
+    /// A command about a slot.
+    fn command(&self, command: u32, index: usize, commit_id: u64, address: Option<u64>) -> Entry128 {
+        let mut arguments = [0; 80];
+        arguments[8..16].copy_from_slice(&commit_id.to_ne_bytes());
+        arguments[16..18].copy_from_slice(&self.queue_of[index].to_ne_bytes());
+        let command = opcode::UringCmd80::new(types::Fd(self.device), command).cmd(arguments).addr(address);
+        command.build().user_data(index as u64)
+    }
+
+    fn lend(&mut self, slot: Slot, entry: &Entry128) {
+        let index = slot.index();
+        self.lent[index] = Some(slot);
+        self.push(entry);
+    }
+
+    fn wait_for_wake(&mut self) {
+        let readable = rustix::event::PollFlags::IN.bits();
+        let poll = opcode::PollAdd::new(types::Fd(self.queue.wake.as_raw_fd()), readable.into());
+        self.push(&Entry128::from(poll.build().user_data(WAKE)));
+    }
+
+    fn push(&mut self, entry: &Entry128) {
+        // SAFETY: commands name memory of a slot, which stays in `lent` until its completion is seen, and ranges that live
+        // as long as `run`, which submits them.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        pushed.expect("there is an entry for each slot and one to wake");
+    }
+
+    fn serve(&self, slot: Slot) {
+        let Ok(header) = Header::alone(slot.header()) else { unreachable!("a slot has room for a header") };
+        let operation = self.decode(&header, &slot);
+        let reply = Reply::in_slot(self.queue.clone(), slot, header.unique);
+        match operation {
+            Ok(operation) => self.server.serve(&header, operation, reply),
+            Err(_) => reply.send(Answer::Refused(Errno::INVAL)),
+        }
+    }
+
+    fn decode(&self, header: &Header, slot: &Slot) -> Result<Operation, Malformed> {
+        let layout = self.server.layout();
+        let fixed = &slot.fixed()[..fixed_bytes(header.opcode, layout)];
+        Operation::decode(header, layout, fixed, slot.rest())
+    }
+}
+
+impl Drop for Thread<'_> {
+    fn drop(&mut self) {
+        // After a failure the kernel may still have them: better lost than given away.
+        self.lent.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// Whether to enter the ring again after this error.
+fn is_passing(code: i32) -> bool {
+    matches!(Errno::from_raw_os_error(code), Errno::INTR | Errno::AGAIN | Errno::BUSY)
+}
+
+/// Sets the field of a command for which the crate has no name: how many ranges its address holds.
+fn set_length(entry: &mut Entry128, length: u32) {
+    const OFFSET: usize = 24;
+    // SAFETY: an entry is the kernel's io_uring_sqe with 64 bytes behind it, where `len` has 4 bytes at this offset.
+    unsafe { std::ptr::from_mut(entry).cast::<u8>().add(OFFSET).cast::<u32>().write(length) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cores() {
+        assert_eq!(numbers("0\n"), Some(vec![0]));
+        assert_eq!(numbers("0-2,5,7-8\n"), Some(vec![0, 1, 2, 5, 7, 8]));
+        assert_eq!(numbers("none"), None);
+    }
+}
