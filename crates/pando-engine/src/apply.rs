@@ -169,7 +169,9 @@ impl Volume {
                 emptied = true;
                 for operation in operations {
                     if let Operation::MoveRange { tree, from, .. } = operation {
-                        self.inject_range(*tree, &KeyRange::prefix(from.clone()), msn);
+                        let from = KeyRange::prefix(from.clone());
+                        self.inject_range(*tree, &from, msn);
+                        self.root(*tree).heal_soon(from);
                     }
                 }
             }

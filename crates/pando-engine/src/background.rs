@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use pando_format::Tree;
 use parking_lot::{Condvar, Mutex};
 
+use crate::betree::node::Body;
 use crate::options::Background;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -18,6 +19,19 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 /// How often a change waits for room before it goes on without: background work that cannot make any, on a full volume
 /// say, must not hold up what could.
 const WAITS_MAX: u32 = 100;
+
+/// More ranges than these do not wait to be healed: trees to which clones come faster would grow in height without bound.
+const TO_HEAL_MAX: usize = 8;
+
+/// What waits in a root for maintenance.
+struct RootLoad {
+    /// Memory of messages.
+    bytes: usize,
+    /// Clones put theirs there first, so they can be many more than there should be.
+    edges: usize,
+    /// Ranges.
+    to_heal: usize,
+}
 
 /// Who is to be woken.
 pub(crate) struct Signals {
@@ -116,28 +130,23 @@ impl Volume {
     }
 
     fn trees_want_maintenance(&self) -> bool {
-        Tree::ALL
-            .into_iter()
-            .any(|tree| self.root_load(tree) > self.shape.node_bytes || self.root_is_wide(tree))
+        Tree::ALL.into_iter().any(|tree| {
+            let load = self.root_load(tree);
+            load.bytes > self.shape.node_bytes || load.edges > self.shape.fanout * 2 || load.to_heal > 0
+        })
     }
 
-    /// True if a root has many more edges than it should: clones put theirs there first.
-    fn root_is_wide(&self, tree: Tree) -> bool {
-        let root = self.root(tree).read();
+    /// What waits in a root for maintenance.
+    fn root_load(&self, tree: Tree) -> RootLoad {
+        let slot = self.root(tree);
+        let to_heal = slot.to_heal.lock().len();
+        let root = slot.read();
         let state = root.state.read();
         match &state.body {
-            crate::betree::node::Body::Leaf(_) => false,
-            crate::betree::node::Body::Interior(interior) => interior.children.len() > self.shape.fanout * 2,
-        }
-    }
-
-    /// Memory of the messages that wait in a root.
-    fn root_load(&self, tree: Tree) -> usize {
-        let root = self.root(tree).read();
-        let state = root.state.read();
-        match &state.body {
-            crate::betree::node::Body::Leaf(leaf) => leaf.bytes(),
-            crate::betree::node::Body::Interior(interior) => interior.buffer_bytes(),
+            Body::Leaf(leaf) => RootLoad { bytes: leaf.bytes(), edges: 0, to_heal },
+            Body::Interior(interior) => {
+                RootLoad { bytes: interior.buffer_bytes(), edges: interior.children.len(), to_heal }
+            }
         }
     }
 
@@ -154,12 +163,15 @@ impl Volume {
         short && counters.deferred + self.cache.dirty_bytes() + dead > counters.capacity / 128
     }
 
-    /// True if the cache is within its budget.
+    /// True if the cache is within its budget, and maintenance not far behind.
     pub(crate) fn has_memory(&self) -> bool {
         self.cache.memory() <= self.options.cache_bytes
-            && Tree::ALL
-                .into_iter()
-                .all(|tree| self.root_load(tree) <= self.shape.node_bytes * 4 && !self.root_is_wide(tree))
+            && Tree::ALL.into_iter().all(|tree| {
+                let load = self.root_load(tree);
+                load.bytes <= self.shape.node_bytes * 4
+                    && load.edges <= self.shape.fanout * 2
+                    && load.to_heal <= TO_HEAL_MAX
+            })
     }
 
     /// Asks for a checkpoint soon.

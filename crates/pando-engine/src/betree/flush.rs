@@ -30,13 +30,15 @@ impl Volume {
         if self.fit_root(tree)? {
             return Ok(true);
         }
-        let cloned = root.to_heal.lock().pop();
-        if let Some(range) = cloned {
-            return match self.heal(tree, &range) {
+        let cut = root.to_heal.lock().pop();
+        if let Some(range) = cut {
+            match self.heal(tree, &range) {
+                Ok(true) => root.heal_soon(range),
                 // What is damaged stays as it is.
-                Err(Error::Damaged { .. }) => Ok(true),
-                other => other.map(|()| true),
-            };
+                Ok(false) | Err(Error::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            return Ok(true);
         }
         let node = root.read().clone();
         if root.covered.swap(false, Ordering::Relaxed) {
@@ -212,7 +214,10 @@ impl Volume {
 
     /// Moves the messages of one edge down and brings what is behind it back in shape (BT-6).
     pub(crate) fn flush_child(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
-        let Some(child) = self.child_for_flush(parent, own, index)? else { return Ok(()) };
+        if parent.state.read().interior().children[index].buffer_bytes == 0 {
+            return Ok(());
+        }
+        let child = self.child_to_change(parent, own, index)?;
         loop {
             self.load_all(parent)?;
             if let Some(part) = self.part_needed(parent, own, index, &child)? {
@@ -317,10 +322,9 @@ impl Volume {
                 Body::Leaf(leaf) => {
                     (leaf.is_too_large(self.shape.node_bytes), leaf.bytes() < self.shape.node_bytes / 4)
                 }
-                Body::Interior(interior) => (
-                    interior.children.len() > self.shape.fanout,
-                    interior.children.len() < (self.shape.fanout / 4).max(2),
-                ),
+                Body::Interior(interior) => {
+                    (interior.children.len() > self.shape.fanout, self.has_few_edges(interior.children.len()))
+                }
             }
         };
         if too_large {
@@ -332,18 +336,10 @@ impl Volume {
         }
     }
 
-    /// The node behind an edge, made if the edge leads to nothing; `None` if there is nothing to flush.
-    fn child_for_flush(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<Option<NodeRef>> {
-        let id = {
-            let state = parent.state.read();
-            let edge = &state.interior().children[index];
-            if edge.buffer_bytes == 0 {
-                return Ok(None);
-            }
-            edge.id
-        };
-        if !id.is_empty() {
-            return self.own_child(parent, own, index).map(Some);
+    /// The node behind an edge, made if the edge leads to nothing, copied if others see it.
+    pub(crate) fn child_to_change(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<NodeRef> {
+        if !parent.state.read().interior().children[index].id.is_empty() {
+            return self.own_child(parent, own, index);
         }
         let _gate = self.gate.read_recursive();
         let mut state = parent.state.write();
@@ -364,7 +360,7 @@ impl Volume {
         let edge = &mut state.interior_mut().children[index];
         edge.id = node.id;
         edge.strip = 0;
-        Ok(Some(node))
+        Ok(node)
     }
 
     /// The part of the child that the messages of its edge need and that is not in memory.
@@ -437,6 +433,8 @@ impl Volume {
                 }
             }
         };
+        let too_large =
+            too_large && (node.state.read().height == 0 || self.merge_children(&node, &KeyRange::all())?);
         if too_large {
             {
                 let _gate = self.gate.read_recursive();

@@ -357,7 +357,10 @@ impl Interior {
         }
         for child in &mut self.children {
             let mut prepend = Bytes::copy_from_slice(child.prepended());
-            relift_way(&mut child.strip, &mut prepend, prefix, strip);
+            // INT-2: nothing is lifted on the way to nothing, whose neighbours may join it.
+            if !child.id.is_empty() {
+                relift_way(&mut child.strip, &mut prepend, prefix, strip);
+            }
             match &mut child.xf {
                 Some(xf) => xf.prepend = prepend,
                 None => assert!(

@@ -165,6 +165,26 @@ impl Leaf {
         self.basements.push(slot);
     }
 
+    /// Takes in a leaf whose keys all lie above its own. Small basements that come together become one. Both are loaded.
+    pub(crate) fn append(&mut self, right: Self, basement_bytes: usize) {
+        for slot in right.basements {
+            match self.basements.last_mut() {
+                Some(last) if last.bytes + slot.bytes <= basement_bytes => {
+                    let more = slot.part.into_value().expect("the whole leaf was loaded before");
+                    let basement = last.part.change().expect("the whole leaf was loaded before");
+                    basement.shared_bytes += more.shared_bytes;
+                    basement.bytes += more.bytes;
+                    basement.entries.extend(more.entries);
+                    basement.unshare();
+                    last.bytes += slot.bytes;
+                    last.entries += slot.entries;
+                    last.msn = last.msn.max(slot.msn);
+                }
+                _ => self.basements.push(slot),
+            }
+        }
+    }
+
     /// True if it is to be split: above its size, and not a single basement, which a very long key can fill alone.
     pub(crate) fn is_too_large(&self, node_bytes: usize) -> bool {
         self.basements.len() > 1 && self.bytes() > node_bytes
@@ -178,6 +198,20 @@ impl Leaf {
     /// Bytes of all keys and values.
     pub(crate) fn bytes(&self) -> usize {
         self.basements.iter().map(|slot| slot.bytes).sum()
+    }
+
+    /// Bytes of the keys in a range and their values; basements at its ends that are not loaded count whole.
+    pub(crate) fn bytes_in(&self, range: &KeyRange) -> usize {
+        let bytes = self.basements.iter().enumerate().map(|(index, slot)| match slot.part.get() {
+            _ if range.intersection(&self.range_of(index)).is_empty() => 0,
+            Some(_) if range.covers(&self.range_of(index)) => slot.bytes,
+            Some(basement) => {
+                let entries = &basement.entries[basement.positions(range)];
+                entries.iter().map(|(key, value)| key.len() + value.len()).sum()
+            }
+            None => slot.bytes,
+        });
+        bytes.sum()
     }
 
     /// Number of keys.

@@ -20,13 +20,52 @@ impl Volume {
         if self.retire_child(parent, index)? {
             return Ok(());
         }
+        self.join_with_neighbour(parent, own, index).map(|_| ())
+    }
+
+    /// Joins what is behind an edge with what is behind a neighbour, if both together are no more than three quarters of a
+    /// node; true if it did. An interior node of very few edges borrows from a neighbour that is too large for that: it may be an
+    /// only child's parent, and then nothing below it could ever be joined.
+    pub(crate) fn join_with_neighbour(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<bool> {
         let count = parent.state.read().interior().children.len();
+        let mut borrow = None;
         for left in [index.checked_sub(1), (index + 1 < count).then_some(index)].into_iter().flatten() {
-            if self.may_merge(parent, left)? {
-                return self.merge_pair(parent, own, left);
+            if self.may_merge(parent, own, left)? {
+                self.merge_pair(parent, own, left)?;
+                return Ok(true);
+            }
+            borrow = Some(left);
+        }
+        let Some(left) = borrow else { return Ok(false) };
+        if !self.has_few_edges(self.shown_by(parent, own, index)?.1) || parent.state.read().height == 1 {
+            return Ok(false);
+        }
+        self.merge_pair(parent, own, left)?;
+        if parent.state.read().interior().children.get(left).is_some() {
+            self.split_if_wide(parent, own, left)?;
+        }
+        Ok(true)
+    }
+
+    /// BT-6: true for an interior node that has too few edges to stay as it is.
+    pub(crate) fn has_few_edges(&self, edges: usize) -> bool {
+        edges < (self.shape.fanout / 4).max(2)
+    }
+
+    /// Joins whatever can be joined behind a node that has too many edges; true if it still has too many, and is to be split. Clones
+    /// leave edges that show little or nothing of what is behind them: without this, trees that they come to often
+    /// would only ever grow in height.
+    pub(crate) fn merge_children(&self, parent: &NodeRef, own: &KeyRange) -> Result<bool> {
+        let edges = || parent.state.read().interior().children.len();
+        let mut index = 0;
+        while edges() > self.shape.fanout && index + 1 < edges() {
+            if self.may_merge(parent, own, index)? {
+                self.merge_pair(parent, own, index)?;
+            } else {
+                index += 1;
             }
         }
-        Ok(())
+        Ok(edges() > self.shape.fanout)
     }
 
     /// Cuts an edge behind which there is a node without keys and messages.
@@ -60,38 +99,53 @@ impl Volume {
         Ok(true)
     }
 
-    /// True if the nodes behind an edge and the next one fit into one, as far as that can be told without reading.
-    fn may_merge(&self, parent: &NodeRef, left: usize) -> Result<bool> {
-        let ids = {
-            let state = parent.state.read();
-            let children = &state.interior().children;
-            [children[left].id, children[left + 1].id]
-        };
+    /// True if what an edge and the next one show fits into one node, as far as that can be told without reading more than headers.
+    fn may_merge(&self, parent: &NodeRef, own: &KeyRange, left: usize) -> Result<bool> {
         let (mut bytes, mut edges) = (0, 0);
-        for id in ids {
-            if id.is_empty() {
-                return Ok(false);
-            }
-            let Some(node) = self.cache.peek(id) else {
-                // Not in memory: its length on the device says enough, and a large one is not read for this.
-                bytes += self.stored_length(id);
-                continue;
-            };
-            let state = node.state.read();
-            match &state.body {
-                Body::Leaf(leaf) => bytes += leaf.bytes(),
-                Body::Interior(interior) => {
-                    bytes += interior.buffer_bytes();
-                    edges += interior.children.len();
-                }
-            }
+        for index in [left, left + 1] {
+            let shown = self.shown_by(parent, own, index)?;
+            (bytes, edges) = (bytes + shown.0, edges + shown.1);
         }
         Ok(bytes <= self.shape.node_bytes / 4 * 3 && edges <= self.shape.fanout / 4 * 3)
     }
 
+    /// Bytes and edges that an edge shows of the node behind it, at most.
+    pub(crate) fn shown_by(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<(usize, usize)> {
+        let (id, visible, height) = {
+            let state = parent.state.read();
+            let edge = &state.interior().children[index];
+            let visible = match edge.xf {
+                Some(_) => Some(state.interior().bounds_below(index, own)?.0),
+                None => None,
+            };
+            (edge.id, visible, state.height - 1)
+        };
+        if id.is_empty() {
+            return Ok((0, usize::from(height > 0)));
+        }
+        let node = match (self.cache.peek(id), &visible) {
+            (Some(node), _) => node,
+            // It shows little, and its header says how little.
+            (None, Some(_)) => self.node(id)?,
+            // Its length on the device says enough, and a large one is not read for this.
+            (None, None) => return Ok((self.stored_length(id), usize::from(height > 0))),
+        };
+        let state = node.state.read();
+        let all = KeyRange::all();
+        let visible = visible.as_ref().unwrap_or(&all);
+        Ok(match &state.body {
+            Body::Leaf(leaf) => (leaf.bytes_in(visible), 0),
+            Body::Interior(interior) => {
+                let seen = &interior.children[interior.indexes_in(visible)];
+                (seen.iter().map(|child| child.buffer_bytes).sum(), seen.len())
+            }
+        })
+    }
+
     /// Joins the nodes behind an edge and the next one.
     fn merge_pair(&self, parent: &NodeRef, own: &KeyRange, left: usize) -> Result<()> {
-        let (first, second) = (self.own_child(parent, own, left)?, self.own_child(parent, own, left + 1)?);
+        let [first, second] = [left, left + 1].map(|index| self.child_to_change(parent, own, index));
+        let (first, second) = (first?, second?);
         loop {
             for node in [parent, &first, &second] {
                 self.load_all(node)?;
@@ -121,6 +175,7 @@ impl Volume {
                 relifted(&mut a, &prefix_a[strip..]),
                 relifted(&mut b, &prefix_b[strip..]),
                 border.strip(&prefix_a[..strip]),
+                self.shape.basement_bytes,
             );
             a.body = joined;
             a.key_range.upper = b.key_range.upper.clone();
@@ -210,14 +265,12 @@ fn relifted(node: &mut Node, prefix: &[u8]) -> Body {
     body
 }
 
-fn join(left: Body, mut right: Body, border: Bound) -> Body {
+fn join(left: Body, mut right: Body, border: Bound, basement_bytes: usize) -> Body {
     right.leave_image();
     match (left, right) {
-        (Body::Leaf(left), Body::Leaf(right)) => {
-            let mut basements = left.basements;
-            basements.extend(right.basements);
-
-            Body::Leaf(Leaf::of(basements))
+        (Body::Leaf(mut left), Body::Leaf(right)) => {
+            left.append(right, basement_bytes);
+            Body::Leaf(Leaf::of(left.basements))
         }
         (Body::Interior(mut left), Body::Interior(right)) => {
             left.pivots.push(border);

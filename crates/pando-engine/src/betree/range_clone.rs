@@ -5,8 +5,8 @@
 //! along as messages of their own. A range of a few keys is copied: surgery on a corner of a leaf would cost whole leaves
 //! (design 4).
 //!
-//! A high target keeps much alive that the clone does not show. Maintenance trims the interior nodes on the ends of the range
-//! soon after ([`Volume::heal`]).
+//! A high target keeps much alive that the clone does not show, and what lies at the ends of the range is left in small pieces:
+//! maintenance brings it back in shape soon after ([`Volume::heal`]).
 //!
 //! A plan is made and carried out in one hold of the sequencer and of the tree's maintenance token, so nothing changes in between, and
 //! nothing is promised before all that is needed has been found in memory.
@@ -14,7 +14,7 @@
 use bytes::Bytes;
 use pando_format::edge::{Goto, Xf};
 use pando_format::key::KEY_LENGTH_MAX;
-use pando_format::{KeyRange, Msn, NodeId, Pending, Side, Tree};
+use pando_format::{Bound, KeyRange, Msn, NodeId, Pending, Tree};
 use std::sync::atomic::Ordering;
 
 use super::message_buffer::{MessageBuffer, Messages};
@@ -206,7 +206,7 @@ impl Volume {
                 for goto in gotos {
                     self.inject_goto(tree, &Goto { msn, ..goto });
                 }
-                self.root(tree).to_heal.lock().push(whole.clone());
+                self.root(tree).heal_soon(whole.clone());
                 // The lowest are the oldest.
                 for buffer in carried.into_iter().rev() {
                     let Messages { ranges, gotos, keyed } = buffer.into_messages();
@@ -222,47 +222,6 @@ impl Volume {
                 }
             }
         }
-    }
-
-    /// Trims what is seen of the interior nodes at the ends of a range that has been cloned to, inside and outside: the nodes behind
-    /// the edges there are copied (INT-3), and no longer hold what only others see. Only for the holder of the maintenance token.
-    pub(crate) fn heal(&self, tree: Tree, range: &KeyRange) -> Result<()> {
-        for (bound, side) in [
-            (&range.lower, Side::Before),
-            (&range.lower, Side::After),
-            (&range.upper, Side::Before),
-            (&range.upper, Side::After),
-        ] {
-            let mut node = self.root(tree).read().clone();
-            let mut own = KeyRange::all();
-            let mut bound = bound.clone();
-            loop {
-                self.load_all(&node)?;
-                let (index, id, prefix, prepended, below) = {
-                    let state = node.state.read();
-                    if state.height <= 1 {
-                        break;
-                    }
-                    let interior = state.interior();
-                    let index = match side {
-                        Side::Before => interior.index_below(&bound),
-                        Side::After => interior.index_above(&bound),
-                    };
-                    let edge = &interior.children[index];
-                    let (below, prefix) = interior.bounds_below(index, &own)?;
-                    (index, edge.id, prefix, edge.xf.is_some(), below)
-                };
-                if id.is_empty() || !prepended && self.is_shared(id) || !self.has_space_to_flush() {
-                    break;
-                }
-                let child = self.own_child(&node, &own, index)?;
-                bound = bound.strip(&prefix);
-                own =
-                    if prepended { node.state.read().interior().bounds_below(index, &own)?.0 } else { below };
-                node = child;
-            }
-        }
-        Ok(())
     }
 
     /// Gives a tree a new root above the old one. The caller holds the sequencer and the maintenance token.
@@ -297,7 +256,7 @@ fn goto_for(range: &KeyRange, names: &Names, target: NodeId, height: u8, from: &
         (to.len() + lifted - from.len(), names.local.clone())
     };
     let local = names.range_to_local(range);
-    let moved = |bound: &pando_format::Bound| bound.strip(from).prepend(to);
+    let moved = |bound: &Bound| bound.strip(from).prepend(to);
     Goto {
         range: KeyRange::new(moved(&range.lower), moved(&range.upper)),
         msn: Msn::default(),

@@ -86,8 +86,10 @@ impl Volume {
                 (Body::Interior(interior), true) => {
                     for index in interior.indexes_in(&visible) {
                         let seen = interior.bounds_of(index, &visible).intersection(&visible);
-                        edge_prefix(&seen, interior.children[index].strip as usize)
-                            .ok_or_else(|| lifts_too_much(&child))?;
+                        let edge = &interior.children[index];
+                        if !edge.id.is_empty() {
+                            edge_prefix(&seen, edge.strip as usize).ok_or_else(|| lifts_too_much(&child))?;
+                        }
                     }
                     Body::Interior(interior.seen_through(&visible, prefix))
                 }

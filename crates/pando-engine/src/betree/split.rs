@@ -18,10 +18,23 @@ use crate::Result;
 use crate::volume::Volume;
 
 impl Volume {
-    /// Splits the node behind an edge until its pieces are within their bounds.
+    /// Splits the interior node behind an edge if it has too many edges.
+    pub(crate) fn split_if_wide(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
+        let id = parent.state.read().interior().children[index].id;
+        let edges = self.node(id)?.state.read().interior().children.len();
+        if edges > self.shape.fanout { self.split_child(parent, own, index) } else { Ok(()) }
+    }
+
+    /// Splits the node behind an edge until its pieces are within their bounds, unless joining what is behind it is enough.
     pub(crate) fn split_child(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
         let id = parent.state.read().interior().children[index].id;
         let child = self.node(id)?;
+        if child.state.read().height > 0 {
+            let below = parent.state.read().interior().bounds_below(index, own)?.0;
+            if !self.merge_children(&child, &below)? {
+                return Ok(());
+            }
+        }
         loop {
             self.load_all(parent)?;
             self.load_all(&child)?;

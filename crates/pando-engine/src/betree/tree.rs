@@ -22,7 +22,7 @@ pub(crate) struct TreeRoot {
     pub(crate) maintenance: Mutex<()>,
     /// Leaves that have grown too large on the straight path and wait to be split, and a key of each.
     pub(crate) overgrown: Mutex<Vec<(NodeId, Bytes)>>,
-    /// Ranges that have been cloned to, to be healed.
+    /// Ranges that have been cloned to or moved away, to be healed.
     pub(crate) to_heal: Mutex<Vec<KeyRange>>,
     /// Set when a range delete in the root covers a whole subtree, which maintenance then cuts off.
     pub(crate) covered: AtomicBool,
@@ -37,6 +37,14 @@ impl TreeRoot {
             overgrown: Mutex::default(),
             to_heal: Mutex::default(),
             covered: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that the nodes at the ends of a range are to be brought back in shape.
+    pub(crate) fn heal_soon(&self, range: KeyRange) {
+        let mut waiting = self.to_heal.lock();
+        if !waiting.contains(&range) {
+            waiting.push(range);
         }
     }
 

@@ -18,8 +18,8 @@ pub struct Volume {
 /// Nodes so small that the trees of a test are deep.
 pub fn small_nodes() -> FormatOptions {
     FormatOptions {
-        node_bytes: Some(64 << 10),
-        basement_bytes: Some(8 << 10),
+        node_bytes: Some(8 << 10),
+        basement_bytes: Some(2 << 10),
         fanout: Some(4),
         ..FormatOptions::default()
     }

@@ -1,0 +1,103 @@
+//! Healing: after surgery on a tree (`range_clone.rs`), the nodes at the ends of the ranges are brought back in shape (BT-6).
+//!
+//! Surgery leaves edges that show little of what is behind them, and hides keys behind range deletes that wait above. What is cloned
+//! or moved next would lead to nodes that hold far more than the range, each clone would add edges near the root, and the
+//! tree would grow in height with every clone, whatever it holds. So healing follows each surgery closely: back-pressure
+//! lets few ranges wait ([`crate::background`]).
+
+use pando_format::{Bound, KeyRange, Side, Tree};
+
+use super::message_buffer::MessageBuffer;
+use super::node::NodeRef;
+use crate::Result;
+use crate::volume::Volume;
+
+impl Volume {
+    /// Heals the nodes at the ends of a range that was cloned to, or moved away. Interior nodes that are seen in part are copied
+    /// (INT-3), so that they no longer hold what only others see; neighbours that are small together are joined. True if
+    /// some were: others may have come together by that, and the range is to be healed again. Only for the holder of
+    /// the maintenance token.
+    pub(crate) fn heal(&self, tree: Tree, range: &KeyRange) -> Result<bool> {
+        let mut joined = false;
+        for bound in [&range.lower, &range.upper] {
+            for side in [Side::Before, Side::After] {
+                joined |= self.heal_way(tree, bound.clone(), side)?;
+            }
+        }
+        Ok(joined)
+    }
+
+    /// Heals the nodes on the way down to one side of a bound, those above first: joining them brings the ones below together.
+    fn heal_way(&self, tree: Tree, mut bound: Bound, side: Side) -> Result<bool> {
+        let mut node = self.root(tree).read().clone();
+        let mut own = KeyRange::all();
+        let mut joined = false;
+        while node.state.read().height > 0 {
+            self.load_all(&node)?;
+            let index = {
+                let state = node.state.read();
+                match side {
+                    Side::Before => state.interior().index_below(&bound),
+                    Side::After => state.interior().index_above(&bound),
+                }
+            };
+            if !self.has_space_to_flush() {
+                break;
+            }
+            if self.cut_if_nothing_shows(&node, &own, index)?
+                || self.join_with_neighbour(&node, &own, index)?
+            {
+                joined = true;
+                continue;
+            }
+            // What gotos lead to is in its place, and what range deletes cover is gone, only when they have come down.
+            let surgical = |buffer: &MessageBuffer| !buffer.gotos().is_empty() || !buffer.ranges().is_empty();
+            if node.state.read().interior().children[index]
+                .buffer
+                .get()
+                .is_some_and(|buffer| surgical(buffer))
+            {
+                self.flush_child(&node, &own, index)?;
+                continue;
+            }
+            let (id, translated, lifted) = {
+                let state = node.state.read();
+                let edge = &state.interior().children[index];
+                (edge.id, edge.xf.is_some(), state.interior().bounds_below(index, &own)?.1)
+            };
+            if id.is_empty() || !translated && self.is_shared(id) || node.state.read().height == 1 {
+                break;
+            }
+            let child = self.own_child(&node, &own, index)?;
+            own = node.state.read().interior().bounds_below(index, &own)?.0;
+            bound = bound.strip(&lifted);
+            node = child;
+        }
+        Ok(joined)
+    }
+
+    /// Cuts an edge through which no key of its leaf is seen; true if it did.
+    fn cut_if_nothing_shows(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<bool> {
+        let (id, translated) = {
+            let state = parent.state.read();
+            let edge = &state.interior().children[index];
+            (edge.id, edge.xf.is_some() && state.height == 1)
+        };
+        if !translated || self.shown_by(parent, own, index)?.0 > 0 {
+            return Ok(false);
+        }
+        self.load_all(parent)?;
+        let _gate = self.gate.read_recursive();
+        let mut above = parent.state.write();
+        if above.missing_part().is_some() {
+            return Ok(false);
+        }
+        self.mark_dirty(parent, &mut above);
+        let interior = above.interior_mut();
+        interior.children[index].cut_off();
+        interior.join_empty();
+        self.account(&mut above);
+        self.settle([id], []);
+        Ok(true)
+    }
+}
