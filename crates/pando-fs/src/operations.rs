@@ -345,3 +345,21 @@ pub fn waiting<O: Operations + ?Sized, T>(fs: &O, mut call: impl FnMut(&O) -> Re
         }
     }
 }
+
+/// Runs a call that changes something: waits for room before each try. What still finds no room behind so many waits does not fit.
+/// Waits for the device.
+pub fn changing<O: Operations + ?Sized, T>(fs: &O, mut call: impl FnMut(&O) -> Result<T>) -> Result<T> {
+    let mut refusals = 0;
+    loop {
+        fs.make_room(true)?;
+        match call(fs) {
+            Err(Error::Miss(miss)) => fs.fetch(miss)?,
+            Err(Error::Busy) if refusals == REFUSALS_MAX => return Err(Error::NoSpace),
+            Err(Error::Busy) => refusals += 1,
+            other => return other,
+        }
+    }
+}
+
+/// How often a change is tried again behind a wait for room.
+const REFUSALS_MAX: u32 = 3;

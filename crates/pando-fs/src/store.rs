@@ -68,9 +68,14 @@ impl Store {
         self.get(Tree::Metadata, key)?.map(|bytes| decode_name(key, &bytes)).transpose()
     }
 
+    /// Applies the one batch of an operation. [`Error::Busy`] if there is no space for it, but a checkpoint would release
+    /// some: nothing has changed then.
     pub(crate) fn apply(&self, batch: Batch) -> Result<()> {
         if !batch.is_empty() {
-            self.engine.apply(batch)?;
+            match self.engine.apply(batch) {
+                Err(pando_engine::Error::NoSpace) if !self.engine.has_room() => return Err(Error::Busy),
+                result => result?,
+            };
             if let Some(observe) = self.observe.get() {
                 observe();
             }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use pando_fs::operations::{changing, waiting};
 use pando_fs::{Error, Operations, Result};
 
 use crate::errno;
@@ -97,24 +98,19 @@ impl Dispatcher {
     }
 }
 
-/// Makes the call, and supplies what it lacks, until it has an answer. Waits for the device.
+/// Supplies what a first try lacked and makes the call until it has an answer. Waits for the device.
 fn until_answered(
     fs: &dyn Operations,
     kind: Kind,
-    mut lack: Option<Error>,
+    lack: Option<Error>,
     mut call: impl FnMut(&dyn Operations) -> Result<Answer>,
 ) -> Result<Answer> {
-    loop {
-        match lack {
-            Some(Error::Miss(miss)) => fs.fetch(miss)?,
-            Some(Error::Busy) => fs.make_room(true)?,
-            _ => {}
-        }
-        let room = if kind == Kind::Change { fs.make_room(true) } else { Ok(()) };
-        match room.and_then(|()| call(fs)) {
-            Err(error @ (Error::Miss(_) | Error::Busy)) => lack = Some(error),
-            result => return result,
-        }
+    if let Some(Error::Miss(miss)) = lack {
+        fs.fetch(miss)?;
+    }
+    match kind {
+        Kind::Query => waiting(fs, |fs| call(fs)),
+        Kind::Change => changing(fs, |fs| call(fs)),
     }
 }
 

@@ -95,7 +95,7 @@ fn every_crash_among_clones_leaves_a_prefix() {
     if std::env::var_os("PANDO_SEED").is_some() {
         return;
     }
-    for what in ["cut after a range was cloned", "cut while shared nodes were copied"] {
+    for what in ["cut after a range was cloned", "cut after shared nodes were copied, before a checkpoint"] {
         let count = report.hits.get(what).copied().unwrap_or(0);
         assert!(count >= HITS_MIN, "{what}: {count} times only");
     }

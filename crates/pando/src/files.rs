@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_fs::operations::{
     Attributes, Caller, DirectoryEntry, Entry, FileType, Operations, ROOT, RenameMode, Result, Seek,
-    SetAttributes, Statistics, XattrMode, waiting,
+    SetAttributes, Statistics, XattrMode, changing, waiting,
 };
 use pando_fs::{Error, InodeNumber};
 
@@ -225,15 +225,9 @@ impl Files {
         waiting(&*self.fs, |fs| call(fs))
     }
 
-    /// A call that changes something: waits for room first.
+    /// A call that changes something.
     fn change<T>(&self, mut call: impl FnMut(&dyn Operations) -> Result<T>) -> Result<T> {
-        loop {
-            self.fs.make_room(true)?;
-            match self.ask(&mut call) {
-                Err(Error::Busy) => continue,
-                other => return other,
-            }
-        }
+        changing(&*self.fs, |fs| call(fs))
     }
 }
 

@@ -34,8 +34,10 @@ struct Mark {
     durable: usize,
     /// Records covered by the last checkpoint asked for.
     checkpointed: usize,
-    /// Ranges cloned by gotos, and nodes copied because they were shared, since the volume was opened.
-    surgery: [u64; 2],
+    /// Ranges cloned by gotos since the volume was opened.
+    ranges_cloned: u64,
+    /// Nodes copied because they were shared, since the volume was opened.
+    shared_nodes_copied: u64,
 }
 
 impl Recording {
@@ -52,7 +54,8 @@ impl Recording {
             applied: 0,
             durable: 0,
             checkpointed: 0,
-            surgery: [0; 2],
+            ranges_cloned: 0,
+            shared_nodes_copied: 0,
         };
         let mut marks = vec![start];
         for (number, step) in steps.iter().enumerate() {
@@ -71,7 +74,8 @@ impl Recording {
                 applied,
                 durable,
                 checkpointed,
-                surgery: [stats.ranges_cloned, stats.shared_nodes_copied],
+                ranges_cloned: stats.ranges_cloned,
+                shared_nodes_copied: stats.shared_nodes_copied,
             });
         }
         Ok(Self { base, trace: device.trace(), history: runner.history().clone(), marks })
@@ -104,14 +108,16 @@ impl Recording {
             *hits.entry(format!("replayed {kind}")).or_default() += 1;
         }
         let running = self.running(prefix);
-        let before = running.checked_sub(1).map_or([0; 2], |before| self.marks[before].surgery);
-        for (at, what) in
-            ["cut after a range was cloned", "cut while shared nodes were copied"].iter().enumerate()
-        {
-            let now = self.marks[running].surgery[at];
-            if (at == 0 && now > 0) || now > before[at] {
-                *hits.entry((*what).to_owned()).or_default() += 1;
-            }
+        let mut hit = |what: &str| *hits.entry(what.to_owned()).or_default() += 1;
+        if self.marks[running].ranges_cloned > 0 {
+            hit("cut after a range was cloned");
+        }
+        // What the device has is older than the copies: they are made in memory, and a checkpoint writes them.
+        let before = &self.marks[..running];
+        let is_on_device = |mark: &&Mark| mark.step == "checkpoint" || mark.step == "reopen";
+        let written = before.iter().rev().find(is_on_device).map_or(0, |mark| mark.shared_nodes_copied);
+        if before.last().is_some_and(|mark| mark.shared_nodes_copied > written) {
+            hit("cut after shared nodes were copied, before a checkpoint");
         }
         let start = running.checked_sub(1).map_or(0, |before| self.marks[before].trace);
         let is_inside = (start + 1..self.marks[running].trace).contains(&prefix);
