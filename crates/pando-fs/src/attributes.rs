@@ -15,8 +15,7 @@ impl FileSystem {
         number: InodeNumber,
         set: &SetAttributes,
     ) -> Result<Attributes> {
-        self.check_writable()?;
-        let inode = self.inode(number)?;
+        let inode = self.writable_inode(number)?;
         let epoch = self.namespace.read();
         let mut state = inode.write()?;
         let now = self.now();

@@ -1,4 +1,4 @@
-//! Check of the name space: FS-1 to FS-7, see [`crate::schema`].
+//! Check of the name space: FS-1 to FS-8, see [`crate::schema`].
 //!
 //! One walk over the metadata index in key order, in which a directory's record comes before its children's, and for
 //! each file its blocks; then one over the data index, from owner to owner, for what belongs to nobody. Redirects come
@@ -12,7 +12,7 @@ use pando_engine::{Bound, Direction, Engine, KeyRange, ScanLimit, Tree};
 
 use crate::operations::{FileType, ROOT};
 use crate::schema::{NameRecord, Record, Redirect, XattrValue, key, number};
-use crate::{FileSystem, Result, acl, numbers, store};
+use crate::{FileSystem, Result, Snapshot, acl, numbers, store};
 
 const BLOCK: u64 = 4096;
 const LIMIT: ScanLimit = ScanLimit { entries: 1024, bytes: 4 << 20 };
@@ -45,6 +45,8 @@ pub struct Report {
     pub links: u64,
     /// Inodes without a name.
     pub orphans: u64,
+    /// Snapshots. What is in them is checked, and counted nowhere else.
+    pub snapshots: u64,
     /// Bytes of blocks.
     pub data_bytes: u64,
 }
@@ -58,6 +60,10 @@ pub fn check(engine: &Engine, progress: &mut dyn FnMut(u64)) -> Result<Report> {
         report: Report::default(),
         counter: numbers::decode_counter(counter.as_ref())?,
         numbers: HashSet::new(),
+        tree: Bytes::new(),
+        tree_delta: 0,
+        has_root: false,
+        nameless: HashSet::new(),
         directories: HashMap::new(),
         redirects: HashMap::new(),
         parked: HashMap::new(),
@@ -96,7 +102,15 @@ struct Check<'a> {
     report: Report,
     counter: u64,
     numbers: HashSet<u64>,
-    /// By path.
+    /// The tree that the scan is in: the prefix of a snapshot, or nothing.
+    tree: Bytes,
+    /// Deltas for the numbers of files with several links in it.
+    tree_delta: u64,
+    /// The root directory of the live tree has been seen.
+    has_root: bool,
+    /// Snapshots whose name has not come yet.
+    nameless: HashSet<u64>,
+    /// Those of this tree, by path.
     directories: HashMap<Bytes, Directory>,
     /// By inode number, until its record comes.
     redirects: HashMap<u64, Redirects>,
@@ -119,22 +133,47 @@ impl Check<'_> {
         while let Some(part) = range {
             let scan = self.scan(Tree::Metadata, &part, LIMIT)?;
             for (key, value) in scan.entries {
-                match key.first() {
-                    _ if &key[..] == key::INODE_COUNTER => {}
-                    Some(&key::LINK_NAME_TAG) => self.list_entry(&key, &value)?,
-                    _ => match store::decode_name(&key, &value) {
-                        Ok(NameRecord::Inode(record)) => self.record(&key, &record)?,
-                        Ok(NameRecord::Redirect(redirect)) => self.redirect(&key, &redirect)?,
-                        Err(error) => self.problem("FS-2", &key, error),
-                    },
-                }
+                self.entry(&key, &value)?;
             }
             progress(self.numbers.len() as u64);
             range = scan.rest;
         }
-        if !self.directories.contains_key(&b""[..]) {
+        self.end_of_tree();
+        if !self.has_root {
             self.problem("FS-2", key::ROOT, "the root directory is missing");
         }
+        for number in std::mem::take(&mut self.nameless) {
+            self.problem("FS-8", &key::snapshot_prefix(number), "is a snapshot without a name");
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, key: &Bytes, value: &Bytes) -> Result<()> {
+        let Some((tree, rest)) = key::split_snapshot(key) else {
+            self.problem("FS-2", key, "is no key of a file system");
+            return Ok(());
+        };
+        let (tree, rest) = (key.slice_ref(tree), key.slice_ref(rest));
+        if tree != self.tree {
+            self.end_of_tree();
+            self.tree = tree;
+        }
+        let is_live = self.tree.is_empty();
+        match rest.first() {
+            _ if key[..] == *key::INODE_COUNTER => {}
+            Some(&key::SNAPSHOT_NAME_TAG) if is_live => self.snapshot_name(key, value),
+            Some(&key::LINK_NAME_TAG) => self.list_entry(key, &rest, value)?,
+            _ => match store::decode_name(key, value) {
+                Ok(NameRecord::Inode(record)) => self.record(key, &rest, &record)?,
+                Ok(NameRecord::Redirect(redirect)) => self.redirect(key, &rest, &redirect)?,
+                Err(error) => self.problem("FS-2", key, error),
+            },
+        }
+        Ok(())
+    }
+
+    /// All of a tree has been seen, but for its data.
+    fn end_of_tree(&mut self) {
         for (number, Redirects { key, .. }) in std::mem::take(&mut self.redirects) {
             self.problem("FS-5", &key, format_args!("leads to inode {number}, which is missing"));
         }
@@ -147,12 +186,40 @@ impl Check<'_> {
                 self.problem("FS-3", &key, format_args!("says {} links and has {}", links.1, links.0));
             }
         }
-        Ok(())
+        self.tree_delta = 0;
     }
 
-    fn record(&mut self, key: &Bytes, record: &Record) -> Result<()> {
-        let parent = key::split_path_key(key).and_then(|(parent, _)| self.directories.get(parent));
-        let delta = parent.map_or(0, |parent| parent.delta);
+    /// An entry of the table of snapshots; all snapshots have been seen.
+    fn snapshot_name(&mut self, key: &Bytes, value: &Bytes) {
+        match Snapshot::decode(&key[1..], value) {
+            Some(snapshot) if self.nameless.remove(&snapshot.number.0) => self.report.snapshots += 1,
+            _ => self.problem("FS-8", key, "is the name of no snapshot, or of one that has another"),
+        }
+    }
+
+    /// The record of a root directory, of the live tree or of a snapshot.
+    fn root(&mut self, key: &Bytes, record: &Record) {
+        let expected = if key.is_empty() { key::ROOT.into() } else { key::snapshot_prefix(record.number) };
+        let is_live_root = key.is_empty() && record.number == ROOT.0;
+        let is_sound = is_live_root || (!key.is_empty() && *key == expected);
+        if !is_sound || record.file_type != FileType::Directory {
+            self.problem("FS-2", key, "is not the record of a root directory");
+        }
+        if key.is_empty() {
+            self.has_root = true;
+        } else {
+            self.nameless.insert(record.number);
+        }
+        self.tree_delta = record.delta;
+    }
+
+    /// `rest` is the key without what says which tree it is in.
+    fn record(&mut self, key: &Bytes, rest: &Bytes, record: &Record) -> Result<()> {
+        let parent = key::split_path_key(rest).and_then(|(parent, _)| self.directories.get(parent));
+        let delta = match rest.first() {
+            Some(&key::LINKED_TAG) => self.tree_delta,
+            _ => parent.map_or(0, |parent| parent.delta),
+        };
         let seen = number::visible(record.number, delta);
         let counter = self.counter;
         let given_out_again = (counter..number::COUNTED_END).contains(&seen);
@@ -163,19 +230,18 @@ impl Check<'_> {
         if let Some(what) = acl::problem(record) {
             self.problem("FS-7", key, what);
         }
-        let path = if key.is_empty() {
-            if record.number != ROOT.0 || record.file_type != FileType::Directory {
-                self.problem("FS-2", key, "is not the record of a root directory");
-            }
+        let is_live = self.tree.is_empty();
+        let path = if rest.is_empty() {
+            self.root(key, record);
             Some(Bytes::new())
-        } else if key[0] == key::ORPHAN_TAG {
+        } else if rest[0] == key::ORPHAN_TAG && is_live {
             self.orphan(key, record);
             None
-        } else if key[0] == key::LINKED_TAG {
-            self.linked(key, record);
-            self.report.files += 1;
+        } else if rest[0] == key::LINKED_TAG {
+            self.linked(key, rest, record);
+            self.report.files += u64::from(is_live);
             return self.owned_data(key, &key::data_prefix(key), record);
-        } else if let Some((parent, name)) = key::split_path_key(key) {
+        } else if let Some((parent, name)) = key::split_path_key(rest) {
             let is_directory = record.file_type == FileType::Directory;
             self.name_in(parent, key, is_directory);
             if !is_directory && record.links != 1 {
@@ -188,7 +254,7 @@ impl Check<'_> {
         };
         match path {
             Some(path) if record.file_type == FileType::Directory => {
-                self.report.directories += 1;
+                self.report.directories += u64::from(is_live);
                 let directory = Directory {
                     key: key.clone(),
                     delta: delta ^ record.delta,
@@ -197,8 +263,8 @@ impl Check<'_> {
                 };
                 self.directories.insert(path, directory);
             }
-            Some(_) => self.report.files += 1,
-            None => self.report.orphans += 1,
+            Some(_) => self.report.files += u64::from(is_live),
+            None => self.report.orphans += u64::from(is_live),
         }
         let lies_under = if record.parked.is_empty() { key } else { &record.parked };
         self.owned_data(key, &key::data_prefix(lies_under), record)
@@ -216,13 +282,13 @@ impl Check<'_> {
     }
 
     /// One name of a file with several links.
-    fn redirect(&mut self, key: &Bytes, redirect: &Redirect) -> Result<()> {
-        let Some((parent, _)) = key::split_path_key(key) else {
+    fn redirect(&mut self, key: &Bytes, rest: &Bytes, redirect: &Redirect) -> Result<()> {
+        let Some((parent, _)) = key::split_path_key(rest) else {
             self.problem("FS-2", key, "is a redirect and no name");
             return Ok(());
         };
         self.name_in(parent, key, false);
-        self.report.links += 1;
+        self.report.links += u64::from(self.tree.is_empty());
         let Redirect { number, file_type } = *redirect;
         let new = || Redirects { count: 0, file_type, key: key.clone() };
         let redirects = self.redirects.entry(number).or_insert_with(new);
@@ -231,7 +297,7 @@ impl Check<'_> {
             let what = format_args!("says another type of inode {number} than another name");
             self.problem("FS-5", key, what);
         }
-        let list_key = key::link_name_key(key);
+        let list_key = key::in_snapshot(&self.tree, &key::link_name_key(rest));
         let listed = self.engine.waiting(|| self.engine.get(Tree::Metadata, &list_key))?;
         if listed.as_deref() != Some(&number.to_le_bytes()[..]) {
             self.problem("FS-6", key, "is not in the list of redirects as it should be");
@@ -240,8 +306,8 @@ impl Check<'_> {
     }
 
     /// The record of a file with several links; all its redirects have been seen.
-    fn linked(&mut self, key: &Bytes, record: &Record) {
-        if *key != key::linked_key(record.number) || record.file_type == FileType::Directory {
+    fn linked(&mut self, key: &Bytes, rest: &Bytes, record: &Record) {
+        if *rest != key::linked_key(record.number) || record.file_type == FileType::Directory {
             self.problem("FS-5", key, "is a linked file's key over another inode's record");
         }
         if !record.parked.is_empty() {
@@ -261,8 +327,8 @@ impl Check<'_> {
     }
 
     /// One entry of the list of redirects. That none is missing was seen with the redirects.
-    fn list_entry(&mut self, key: &Bytes, value: &Bytes) -> Result<()> {
-        let name_key = key.slice(1..);
+    fn list_entry(&mut self, key: &Bytes, rest: &Bytes, value: &Bytes) -> Result<()> {
+        let name_key = key::in_snapshot(&self.tree, &rest[1..]);
         let found = self.engine.waiting(|| self.engine.get(Tree::Metadata, &name_key))?;
         let is_redirect = found.is_some_and(|found| {
             matches!(NameRecord::decode(&found), Ok(NameRecord::Redirect(redirect))
@@ -309,7 +375,7 @@ impl Check<'_> {
                     self.problem("FS-1", &data_key, "reaches behind the end of the file");
                 }
                 blocks += 1;
-                self.report.data_bytes += value.len() as u64;
+                self.report.data_bytes += if self.tree.is_empty() { value.len() as u64 } else { 0 };
             }
             range = scan.rest;
         }
@@ -366,6 +432,7 @@ impl Check<'_> {
             Some(_) => {}
         }
         // The root's own keys lie among those of everything else.
-        Ok(if owner.is_empty() { next_key() } else { Bound::after(key::data_prefix(&owner)) })
+        let is_root = key::split_snapshot(&owner).is_some_and(|(_, rest)| rest.is_empty());
+        Ok(if is_root { next_key() } else { Bound::after(key::data_prefix(&owner)) })
     }
 }

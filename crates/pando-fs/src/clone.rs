@@ -16,12 +16,13 @@ use pando_engine::{Batch, Bound, KeyRange, ScanLimit, Tree};
 
 use crate::inode::{Inode, States};
 use crate::link::put_redirect;
-use crate::namei::check_name;
+use crate::namei::check_new_name;
 use crate::operations::{Caller, FileType, InodeNumber};
 use crate::rename::{End, is_at_or_below};
-use crate::schema::{Record, Redirect, key, number};
+use crate::schema::{Record, Redirect, XattrValue, key, number};
+use crate::view::{self, View};
 use crate::xattr::delete_lost_values;
-use crate::{Error, FileSystem, Result, store};
+use crate::{Error, FileSystem, Result, acl, store};
 
 /// Entries of the list, or records of linked files, asked of the engine at once.
 const CHUNK: ScanLimit = ScanLimit { entries: 64, bytes: 1 << 18 };
@@ -29,7 +30,6 @@ const CHUNK: ScanLimit = ScanLimit { entries: 64, bytes: 1 << 18 };
 const READ: u32 = 4;
 const WRITE_AND_SEARCH: u32 = 3;
 const SET_IDS: u32 = 0o6000;
-const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 const SECURITY_CAPABILITY: &[u8] = b"security.capability";
 
 /// A file with several links that has names below the source.
@@ -48,9 +48,8 @@ impl FileSystem {
         parent: InodeNumber,
         name: &[u8],
     ) -> Result<()> {
-        self.check_writable()?;
-        let (source, directory) = (self.inode(number)?, self.inode(parent)?);
-        check_name(name)?;
+        let (source, directory) = (self.inode(number)?, self.writable_inode(parent)?);
+        check_new_name(&directory, name)?;
         if source.is_directory() {
             let epoch = self.namespace.write();
             let to = End::new(&directory, name, *epoch)?;
@@ -82,7 +81,7 @@ impl FileSystem {
         if source.is_directory() {
             parked.extend(self.parked.below(&to.subtree()));
             let subtree = key::subtree_prefix(&source.path(epoch)?);
-            below = Some((self.linked_below(&subtree)?, subtree));
+            below = Some((self.linked_below(source.view(), &subtree)?, subtree));
         }
         let mut states = States::lock(parked.iter().chain([source, to.directory]));
         states.check_attached(to.directory)?;
@@ -90,6 +89,7 @@ impl FileSystem {
         let before = states.record(source).clone();
         check_may_clone(caller, groups, &before, states.record(to.directory))?;
         let data = source.data_prefix(epoch, &before)?;
+        let root_values = if source.is_snapshot() { self.large_values(&data, &before)? } else { Vec::new() };
         let fresh = self.numbers.allocate(&self.store)?;
         let mut fresh_links = Vec::new();
         for _ in below.iter().flat_map(|(linked, _)| linked) {
@@ -107,16 +107,21 @@ impl FileSystem {
         if let Some((linked, from)) = &below {
             record.delta = self.fresh_deltas(fresh) ^ to.directory.delta;
             if record.entries > 0 {
-                self.clone_below(&mut batch, from, &to.subtree(), linked, &fresh_links);
+                self.clone_below(&mut batch, source.view(), from, &to.subtree(), linked, &fresh_links);
             }
         } else {
             record.links = 1;
         }
-        if before.has_data() {
-            let own = key::data_prefix(&to.key);
+        let own = key::data_prefix(&to.key);
+        if before.has_data() && !source.is_snapshot() {
             batch.clone_range(Tree::Data, data, own.clone());
-            delete_lost_values(&mut batch, &own, &before, &record);
         }
+        for (name, value) in root_values {
+            // Those of a root lie among the keys of everything else, and came along with them.
+            batch.delete(Tree::Data, key::xattr_key(&to.subtree(), &name));
+            batch.put(Tree::Data, key::xattr_key(&own, &name), value);
+        }
+        delete_lost_values(&mut batch, &own, &before, &record);
         batch.put(Tree::Metadata, to.key.clone(), record.encode());
         let mut directory_record = states.record(to.directory).clone();
         directory_record.entries += 1;
@@ -138,10 +143,22 @@ impl FileSystem {
         Ok(())
     }
 
+    /// The names and values of the large attributes of an inode.
+    fn large_values(&self, data_prefix: &[u8], record: &Record) -> Result<Vec<(Bytes, Bytes)>> {
+        let mut values = Vec::new();
+        for xattr in record.xattrs.iter().filter(|xattr| matches!(xattr.value, XattrValue::Large(_))) {
+            let own = key::xattr_key(data_prefix, &xattr.name);
+            let value = self.store.get(Tree::Data, &own)?.ok_or_else(|| damaged("FS-1: no value", &own))?;
+            values.push((xattr.name.clone(), value));
+        }
+        Ok(values)
+    }
+
     /// Adds to the batch everything below the root of a clone.
     fn clone_below(
         &self,
         batch: &mut Batch,
+        view: Option<&View>,
         from: &Bytes,
         to: &Bytes,
         linked: &BTreeMap<u64, Linked>,
@@ -160,7 +177,7 @@ impl FileSystem {
             record.links = file.names.len() as u32;
             let own = key::linked_key(number);
             if record.has_data() {
-                let data = key::data_prefix(&key::linked_key(*old));
+                let data = key::data_prefix(&view::linked_key(view, *old));
                 batch.clone_range(Tree::Data, data, key::data_prefix(&own));
             }
             batch.put(Tree::Metadata, own, record.encode());
@@ -173,8 +190,8 @@ impl FileSystem {
 
     /// The files with several links that have names below `subtree`, by number. The name space lock is held exclusively, so
     /// their records in the tree are the truth.
-    fn linked_below(&self, subtree: &[u8]) -> Result<BTreeMap<u64, Linked>> {
-        let prefix = key::link_name_key(subtree);
+    fn linked_below(&self, view: Option<&View>, subtree: &[u8]) -> Result<BTreeMap<u64, Linked>> {
+        let prefix = view::link_name_key(view, subtree);
         let mut names: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
         let mut range = Some(KeyRange::prefix(prefix.clone()));
         while let Some(part) = range {
@@ -190,7 +207,7 @@ impl FileSystem {
         // Their numbers lie close together as a rule: one scan finds many.
         let mut chunk = BTreeMap::new();
         for (number, names) in names {
-            let own = key::linked_key(number);
+            let own = view::linked_key(view, number);
             if !chunk.contains_key(&own) {
                 chunk = self.linked_records(&own)?;
             }
@@ -203,7 +220,9 @@ impl FileSystem {
 
     /// Some records of files with several links, from this key on.
     fn linked_records(&self, from: &Bytes) -> Result<BTreeMap<Bytes, Bytes>> {
-        let all = KeyRange::new(Bound::before(from.clone()), Bound::after(vec![key::LINKED_TAG]));
+        // Without the number.
+        let tag = from.slice(..from.len() - 8);
+        let all = KeyRange::new(Bound::before(from.clone()), Bound::after(tag));
         let mut range = Some(all);
         while let Some(part) = range {
             let scan = self.store.scan(Tree::Metadata, &part, CHUNK)?;
@@ -217,7 +236,7 @@ impl FileSystem {
 
     /// The deltas of a clone whose root shows `number` and of all above it: 64 bits that no other clone has, and the same when the
     /// same is done again.
-    fn fresh_deltas(&self, number: u64) -> u64 {
+    pub(crate) fn fresh_deltas(&self, number: u64) -> u64 {
         let volume = self.store.engine().superblock().volume;
         let (low, high) = volume.split_at(8);
         let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of 16 bytes"));
@@ -246,7 +265,7 @@ fn check_may_clone(caller: &Caller, groups: &[u32], source: &Record, directory: 
 
 /// What the permission bits say. Where there is an access control list, only the owner is let in.
 fn check_access(caller: &Caller, groups: &[u32], record: &Record, wanted: u32) -> Result<()> {
-    let has_list = record.xattrs.iter().any(|xattr| xattr.name == ACCESS_LIST);
+    let has_list = record.xattrs.iter().any(|xattr| xattr.name == acl::Kind::Access.name());
     let granted = if caller.uid == record.uid {
         record.mode >> 6
     } else if has_list {

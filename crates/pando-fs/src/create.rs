@@ -6,7 +6,7 @@ use bytes::Bytes;
 use pando_engine::{Batch, Tree};
 
 use crate::inode::{Inode, Place, States};
-use crate::namei::{check_name, name_key};
+use crate::namei::{check_new_name, name_key};
 use crate::operations::{Caller, Entry, FileType, InodeNumber};
 use crate::schema::{Record, key, number};
 use crate::{Error, FileSystem, Result, acl};
@@ -26,11 +26,10 @@ impl FileSystem {
         file_type: FileType,
         fill: impl Fn(&mut Record),
     ) -> Result<Entry> {
-        self.check_writable()?;
-        let directory = self.inode(parent)?;
+        let directory = self.writable_inode(parent)?;
         let epoch = self.namespace.read();
         let mut names = directory.names()?;
-        check_name(name)?;
+        check_new_name(&directory, name)?;
         let path = directory.path(*epoch)?;
         let key = name_key(&path, name)?;
         if self.resolve(&directory, &names, &path, name)?.is_some() {
@@ -90,8 +89,7 @@ impl FileSystem {
 
     /// `O_TMPFILE`: an orphan from the start.
     pub(crate) fn create_temporary(&self, caller: &Caller, parent: InodeNumber, mode: u32) -> Result<Entry> {
-        self.check_writable()?;
-        let directory = self.inode(parent)?;
+        let directory = self.writable_inode(parent)?;
         if !directory.is_directory() {
             return Err(Error::NotADirectory);
         }

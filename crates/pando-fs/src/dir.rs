@@ -14,10 +14,10 @@ use pando_engine::{Bound, KeyRange, ScanLimit, Tree};
 use parking_lot::Mutex;
 
 use crate::inode::Inode;
-use crate::link::Found;
+use crate::link::{Found, linked_number};
 use crate::locks::{self, Rank};
 use crate::names::Names;
-use crate::operations::{DirectoryEntry, FileType, InodeNumber};
+use crate::operations::{DirectoryEntry, FileType, InodeNumber, SNAPSHOTS};
 use crate::schema::{NameRecord, key};
 use crate::{Error, FileSystem, Result, store};
 
@@ -148,6 +148,9 @@ impl FileSystem {
         if listing.inode != number || !directory.is_directory() {
             return Err(Error::Invalid);
         }
+        if number == SNAPSHOTS {
+            return self.list_snapshots(cookie, emit);
+        }
         if cookie < BEHIND_DOTS && !emit_dots(&directory, cookie, emit) {
             return Ok(());
         }
@@ -255,7 +258,7 @@ impl FileSystem {
         if let Some(NameRecord::Redirect(redirect)) = &stored
             && !chunk.attributes
         {
-            return Ok(entry(InodeNumber(redirect.number), redirect.file_type, None));
+            return Ok(entry(linked_number(chunk.directory, redirect), redirect.file_type, None));
         }
         let inode = match stored {
             Some(stored) => self.inode_of(chunk.directory, name, stored)?,

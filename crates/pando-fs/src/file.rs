@@ -106,8 +106,7 @@ impl FileSystem {
         append: bool,
         kill_set_id: bool,
     ) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.inode(number)?;
+        let inode = self.writable_inode(number)?;
         check_regular(&inode)?;
         let epoch = self.namespace.read();
         let mut state = inode.write()?;

@@ -1,10 +1,12 @@
 //! A mounted volume: what all operations share, how it is made, opened and closed, and the list of its operations.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use pando_device::Device;
 use pando_engine::{Background, Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+use parking_lot::Mutex;
 
 use crate::clock::{Clock, SystemClock};
 use crate::dir::Listings;
@@ -14,12 +16,13 @@ use crate::names::NameBudget;
 use crate::numbers::{self, Numbers};
 use crate::operations::{
     AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, Operations, ROOT,
-    RenameMode, Seek, SetAttributes, Statistics, XattrMode,
+    RenameMode, SNAPSHOTS, Seek, SetAttributes, Statistics, XattrMode,
 };
 use crate::orphan::Parked;
 use crate::schema::{Record, Timestamp, key};
 use crate::store::{self, Store};
 use crate::table::InodeTable;
+use crate::view::View;
 use crate::{Error, Miss, Result};
 
 /// Memory for the names of directories that are known to be complete.
@@ -33,6 +36,8 @@ pub struct FileSystem {
     pub(crate) budget: Arc<NameBudget>,
     pub(crate) parked: Parked,
     pub(crate) listings: Listings,
+    /// The snapshots that inodes in memory lie in, by number.
+    pub(crate) views: Mutex<HashMap<InodeNumber, Weak<View>>>,
     /// Shared by all that makes keys; its value is the epoch of cached paths, raised when a directory moves.
     pub(crate) namespace: locks::RwLock<u64>,
     clock: Arc<dyn Clock>,
@@ -120,6 +125,7 @@ impl FileSystem {
             budget,
             parked: Parked::new(),
             listings: Listings::new(),
+            views: Mutex::default(),
             namespace: locks::RwLock::new(Rank::Namespace, 0, 0),
             clock,
             read_only,
@@ -130,6 +136,9 @@ impl FileSystem {
         }
         root.attach();
         fs.table.insert(&root);
+        let snapshots = fs.snapshots_directory();
+        snapshots.attach();
+        fs.table.insert(&snapshots);
         if !read_only {
             fs.delete_orphans()?;
         }
@@ -171,6 +180,13 @@ impl FileSystem {
     /// The inode that a request names.
     pub(crate) fn inode(&self, number: InodeNumber) -> Result<Arc<Inode>> {
         self.table.get(number).ok_or(Error::Stale)
+    }
+
+    /// The inode that a changing operation names. `ReadOnly` if it lies in a snapshot.
+    pub(crate) fn writable_inode(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+        self.check_writable()?;
+        let inode = self.inode(number)?;
+        if inode.view.is_some() || number == SNAPSHOTS { Err(Error::ReadOnly) } else { Ok(inode) }
     }
 
     /// For the start of each changing operation.

@@ -18,6 +18,7 @@ use crate::locks::{self, MutexGuard, Rank, ReadGuard, WriteGuard};
 use crate::names::{NameBudget, Names};
 use crate::operations::{Attributes, FileType, InodeNumber};
 use crate::schema::{Record, key, number};
+use crate::view::{self, View};
 use crate::{Error, Result};
 
 /// Paths longer than this are made anew for each key: memory for the paths of a deep chain grows with its square.
@@ -33,8 +34,12 @@ pub(crate) enum Place {
     Root,
     /// A name in a directory.
     Named { parent: Arc<Inode>, name: Bytes },
-    /// Under a key of its own, to which its names lead: a file that has had several names. See [`crate::link`].
-    Linked,
+    /// Under this key of its own, to which its names lead: a file that has had several names. See [`crate::link`].
+    Linked { key: Bytes, view: Option<Arc<View>> },
+    /// The root of a snapshot.
+    Snapshot(Arc<View>),
+    /// The directory of the snapshots, which is nowhere on the device.
+    Snapshots,
     /// Nowhere: unlinked, still referenced.
     Orphan,
 }
@@ -61,6 +66,8 @@ pub(crate) struct Inode {
     pub(crate) file_type: FileType,
     /// The deltas of a directory and all above it ([`number`]). They stay when it moves; zero for anything else.
     pub(crate) delta: u64,
+    /// The snapshot it lies in; none in the live tree.
+    pub(crate) view: Option<Arc<View>>,
     references: AtomicU64,
     place: Mutex<Place>,
     /// A directory's path and the epoch of the name space it is right for.
@@ -77,7 +84,12 @@ impl Inode {
         budget: &Arc<NameBudget>,
         just_made: bool,
     ) -> Arc<Self> {
-        let above = if let Place::Named { parent, .. } = &place { parent.delta } else { 0 };
+        let (above, view) = match &place {
+            Place::Named { parent, .. } => (parent.delta, parent.view.clone()),
+            Place::Linked { view, .. } => (view::linked_delta(view.as_deref()), view.clone()),
+            Place::Snapshot(view) => (0, Some(view.clone())),
+            Place::Root | Place::Snapshots | Place::Orphan => (0, None),
+        };
         let number = number::visible(record.number, above);
         let is_directory = record.file_type == FileType::Directory;
         let names = is_directory
@@ -86,6 +98,7 @@ impl Inode {
             number: InodeNumber(number),
             file_type: record.file_type,
             delta: if is_directory { above ^ record.delta } else { 0 },
+            view,
             references: AtomicU64::new(DETACHED),
             place: Mutex::new(place),
             path: Mutex::new(None),
@@ -139,13 +152,18 @@ impl Inode {
     pub(crate) fn is_at(&self, directory: &Self, sought: &[u8]) -> bool {
         match &*self.place.lock() {
             Place::Named { parent, name } => parent.number == directory.number && name == sought,
-            Place::Root | Place::Linked | Place::Orphan => false,
+            _ => false,
         }
     }
 
     /// True for a file that lies under a key of its own because it has, or had, several names.
     pub(crate) fn is_linked(&self) -> bool {
-        matches!(*self.place.lock(), Place::Linked)
+        matches!(*self.place.lock(), Place::Linked { .. })
+    }
+
+    /// True for the root of a snapshot.
+    pub(crate) fn is_snapshot(&self) -> bool {
+        matches!(*self.place.lock(), Place::Snapshot(_))
     }
 
     /// True if it counts as a reference of the directory it lies in (IN-2).
@@ -157,7 +175,7 @@ impl Inode {
     pub(crate) fn parent(&self) -> Option<Arc<Self>> {
         match &*self.place.lock() {
             Place::Named { parent, .. } => Some(parent.clone()),
-            Place::Root | Place::Linked | Place::Orphan => None,
+            _ => None,
         }
     }
 
@@ -230,7 +248,9 @@ impl Inode {
         match self.place() {
             Place::Root => Ok(Step::Known(Bytes::new())),
             Place::Named { parent, name } => Ok(Step::Up(parent, name)),
-            Place::Linked | Place::Orphan => Err(Error::NotFound),
+            Place::Snapshot(view) if view.is_gone() => Err(Error::Stale),
+            Place::Snapshot(view) => Ok(Step::Known(view.prefix.clone())),
+            Place::Linked { .. } | Place::Snapshots | Place::Orphan => Err(Error::NotFound),
         }
     }
 
@@ -244,7 +264,12 @@ impl Inode {
         match self.place() {
             Place::Root => Ok(Bytes::from_static(key::ROOT)),
             Place::Named { parent, name } => Ok(key::child_key(&parent.path(epoch)?, &name)),
-            Place::Linked => Ok(key::linked_key(self.number.0)),
+            Place::Snapshot(view) | Place::Linked { view: Some(view), .. } if view.is_gone() => {
+                Err(Error::Stale)
+            }
+            Place::Linked { key, .. } => Ok(key),
+            Place::Snapshot(view) => Ok(view.prefix.clone()),
+            Place::Snapshots => Err(Error::NotFound),
             Place::Orphan => Ok(key::orphan_key(self.number.0)),
         }
     }

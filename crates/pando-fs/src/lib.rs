@@ -25,10 +25,12 @@ pub mod operations;
 mod orphan;
 mod rename;
 pub mod schema;
+pub mod snapshot;
 mod space;
 mod store;
 mod table;
 mod unlink;
+mod view;
 mod xattr;
 
 pub use error::{Error, Miss};
@@ -36,3 +38,4 @@ pub use file_system::FileSystem;
 pub use link::LINKS_MAX;
 pub use operations::{InodeNumber, Operations, Result};
 pub use pando_engine::{FormatOptions, Options, copy_for_device, join};
+pub use snapshot::Snapshot;

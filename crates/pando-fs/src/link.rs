@@ -19,10 +19,11 @@ use bytes::Bytes;
 use pando_engine::{Batch, Tree};
 
 use crate::inode::{Inode, Place, States};
-use crate::namei::check_name;
+use crate::namei::check_new_name;
 use crate::operations::{Entry, InodeNumber};
 use crate::rename::{BothNames, End};
-use crate::schema::{Record, Redirect, Timestamp, key};
+use crate::schema::{Record, Redirect, Timestamp, key, number};
+use crate::view;
 use crate::{Error, FileSystem, Result};
 
 /// Most names of a file: what the links of a FUSE reply hold for programs with signed numbers.
@@ -59,6 +60,11 @@ impl Drop for Found<'_> {
             assert!(dropped, "IN-3: a file that was linked has no parent");
         }
     }
+}
+
+/// What the file that a redirect in a directory leads to shows as its number.
+pub(crate) fn linked_number(directory: &Inode, redirect: &Redirect) -> InodeNumber {
+    InodeNumber(number::visible(redirect.number, view::linked_delta(directory.view())))
 }
 
 /// Adds to the batch what gives a name to an inode whose record, as it will be, is `record`. An inode with its own key
@@ -111,8 +117,9 @@ pub(crate) fn lose_link(batch: &mut Batch, inode: &Inode, record: &Record, now: 
 impl FileSystem {
     /// The inode that a redirect leads to, in the table and with one reference more. The names of the directory that
     /// holds the redirect are locked.
-    pub(crate) fn follow(&self, redirect: &Redirect) -> Result<Found<'_>> {
-        let number = InodeNumber(redirect.number);
+    pub(crate) fn follow(&self, directory: &Inode, redirect: &Redirect) -> Result<Found<'_>> {
+        let view = &directory.view;
+        let number = linked_number(directory, redirect);
         let damaged = || {
             let what = format!("FS-5: a name leads to inode {}, which is not what it should be", number.0);
             Error::Engine(pando_engine::Error::Damaged { what })
@@ -131,11 +138,13 @@ impl FileSystem {
                 }
                 Err(absence) => absence,
             };
-            let record = self.store.record(&key::linked_key(redirect.number))?;
+            let own = view::linked_key(view.as_deref(), redirect.number);
+            let record = self.store.record(&own)?;
             let is_right =
                 |record: &Record| (record.number, record.file_type) == (redirect.number, redirect.file_type);
             let record = record.filter(is_right).ok_or_else(damaged)?;
-            let inode = Inode::detached(record, Place::Linked, &self.budget, false);
+            let place = Place::Linked { key: own, view: view.clone() };
+            let inode = Inode::detached(record, place, &self.budget, false);
             inode.attach();
             if self.table.insert_since(absence, &inode) {
                 return Ok(Found { inode, held_in: Some(self) });
@@ -145,12 +154,11 @@ impl FileSystem {
 
     /// Gives an inode one more name. An orphan, too, gets one: the kernel lets only those of `O_TMPFILE` come here.
     pub(crate) fn link_inode(&self, number: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
-        self.check_writable()?;
-        let (inode, directory) = (self.inode(number)?, self.inode(parent)?);
+        let (inode, directory) = (self.writable_inode(number)?, self.writable_inode(parent)?);
         if inode.is_directory() {
             return Err(Error::NotPermitted);
         }
-        check_name(name)?;
+        check_new_name(&directory, name)?;
         let (entry, old_parent) = loop {
             let epoch = self.namespace.read();
             let place = inode.place();
@@ -234,7 +242,7 @@ impl FileSystem {
         states.set_record(new.directory, directory_record);
         let attributes = record.attributes(inode.number);
         states.set_record(inode, record);
-        inode.set_place(Place::Linked);
+        inode.set_place(Place::Linked { key: key::linked_key(inode.number.0), view: None });
         if let Some(old) = old {
             names.from.detach(old.name);
         }

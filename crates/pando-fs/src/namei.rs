@@ -7,9 +7,9 @@ use bytes::Bytes;
 use crate::inode::{Inode, Place};
 use crate::link::Found;
 use crate::names::Names;
-use crate::operations::{Caller, Entry, InodeNumber};
+use crate::operations::{Caller, Entry, InodeNumber, ROOT, SNAPSHOTS};
 use crate::schema::{NameRecord, Record, key};
-use crate::{Error, FileSystem, Result};
+use crate::{Error, FileSystem, Result, snapshot};
 
 const STICKY: u32 = 0o1000;
 
@@ -20,6 +20,12 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     }
     let special = name.is_empty() || name == b"." || name == b"..";
     if special || name.iter().any(|byte| matches!(byte, 0 | b'/')) { Err(Error::Invalid) } else { Ok(()) }
+}
+
+/// Refuses what cannot be the name of something that is made, removed or renamed in the directory.
+pub(crate) fn check_new_name(directory: &Inode, name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    if directory.number == ROOT && name == snapshot::NAME { Err(Error::NotPermitted) } else { Ok(()) }
 }
 
 /// The metadata key of a name, if it is not too long for the index.
@@ -46,6 +52,12 @@ impl FileSystem {
         }
         if name.len() > key::NAME_LENGTH_MAX {
             return Err(Error::NameTooLong);
+        }
+        if parent == SNAPSHOTS {
+            return self.lookup_snapshot(name);
+        }
+        if parent == ROOT && name == snapshot::NAME {
+            return Ok(Entry { attributes: self.inode(SNAPSHOTS)?.attributes() });
         }
         let epoch = self.namespace.read();
         let mut names = directory.names()?;
@@ -97,7 +109,7 @@ impl FileSystem {
                 let place = Place::Named { parent: directory.clone(), name: Bytes::copy_from_slice(name) };
                 Ok(Found::kept_by_names(Inode::detached(record, place, &self.budget, false)))
             }
-            NameRecord::Redirect(redirect) => self.follow(&redirect),
+            NameRecord::Redirect(redirect) => self.follow(directory, &redirect),
         }
     }
 
@@ -126,7 +138,7 @@ impl FileSystem {
     }
 
     pub(crate) fn forget_inode(&self, number: InodeNumber, count: u64) {
-        if number == crate::operations::ROOT {
+        if number == ROOT || number == SNAPSHOTS {
             return;
         }
         if let Some(inode) = self.table.get(number)
@@ -141,9 +153,9 @@ impl FileSystem {
     pub(crate) fn drop_parentless(&self, inode: &Arc<Inode>) -> bool {
         let mut state = inode.write_any();
         match inode.place() {
-            Place::Root | Place::Named { .. } => return false,
-            Place::Linked | Place::Orphan if !inode.detach(&mut state) => {}
-            Place::Linked => self.table.remove(inode.number),
+            Place::Root | Place::Snapshots | Place::Named { .. } => return false,
+            _ if !inode.detach(&mut state) => {}
+            Place::Linked { .. } | Place::Snapshot(_) => self.table.remove(inode.number),
             Place::Orphan => self.delete_orphan(inode, &state.record),
         }
         true
@@ -155,10 +167,10 @@ impl FileSystem {
         while let Some(inode) = next.take() {
             let _epoch = self.namespace.read();
             match inode.place() {
-                Place::Root => {}
-                Place::Linked | Place::Orphan => {
+                Place::Root | Place::Snapshots => {}
+                Place::Linked { .. } | Place::Snapshot(_) | Place::Orphan => {
                     let dropped = self.drop_parentless(&inode);
-                    assert!(dropped, "IN-3: a file that was linked, or an orphan, gets no parent");
+                    assert!(dropped, "IN-3: what lies under a key of its own gets no parent");
                 }
                 Place::Named { parent, name } => {
                     let mut names = parent.names().expect("IN-3: a parent is a directory");
@@ -191,6 +203,7 @@ mod tests {
     fn a_name_is_refused_where_its_data_keys_would_be_too_long_for_the_engine() {
         let path = vec![b'd'; key::METADATA_KEY_LENGTH_MAX - 2 - 5];
         let longest = name_key(&path, b"12345").expect("the key has the greatest length");
+        let longest = key::in_snapshot(&key::snapshot_prefix(7), &longest);
         let attribute = key::xattr_key(&key::data_prefix(&longest), &[b'x'; key::NAME_LENGTH_MAX]);
         assert_eq!(attribute.len(), 256 * 1024);
         assert_eq!(name_key(&path, b"123456"), Err(Error::NameTooLong));

@@ -122,6 +122,13 @@ impl Names {
         }
     }
 
+    /// Nothing is known any more, since all of it has changed. No name's inode is in the inode table.
+    pub(crate) fn forget(&mut self) {
+        self.version += 1;
+        self.known.clear();
+        self.forget_completeness();
+    }
+
     fn forget_completeness(&mut self) {
         self.budget.give_back(std::mem::take(&mut self.charged));
         self.complete = None;

@@ -24,6 +24,9 @@ pub struct InodeNumber(pub u64);
 /// The root directory.
 pub const ROOT: InodeNumber = InodeNumber(1);
 
+/// The directory of the snapshots; see [`crate::snapshot`]. What it names may go and come at any time, so nobody is to remember it.
+pub const SNAPSHOTS: InodeNumber = InodeNumber(u64::MAX);
+
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
@@ -137,7 +140,7 @@ pub struct DirectoryEntry {
     pub inode: InodeNumber,
     /// Its inode's type.
     pub file_type: FileType,
-    /// All of its attributes, if asked for; such an entry counts one reference. Never for `.` and `..`.
+    /// All of its attributes, if asked for; such an entry counts one reference. Never for `.` and `..`, and not in [`SNAPSHOTS`].
     pub attributes: Option<Attributes>,
 }
 

@@ -11,7 +11,7 @@ use pando_engine::{Batch, KeyRange, Tree};
 use crate::inode::{Inode, Place, States};
 use crate::link;
 use crate::locks::MutexGuard;
-use crate::namei::{check_name, check_sticky, name_key};
+use crate::namei::{check_new_name, check_sticky, name_key};
 use crate::names::Names;
 use crate::operations::{Caller, InodeNumber, RenameMode};
 use crate::schema::{Record, Timestamp, key, number};
@@ -91,10 +91,9 @@ impl FileSystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.check_writable()?;
-        let (directory, new_directory) = (self.inode(parent)?, self.inode(new_parent)?);
-        check_name(name)?;
-        check_name(new_name)?;
+        let (directory, new_directory) = (self.writable_inode(parent)?, self.writable_inode(new_parent)?);
+        check_new_name(&directory, name)?;
+        check_new_name(&new_directory, new_name)?;
         let rename = |epoch: u64, exclusive: bool| {
             let names = BothNames::lock(&directory, &new_directory)?;
             let (from, to) = (End::new(&directory, name, epoch)?, End::new(&new_directory, new_name, epoch)?);

@@ -63,8 +63,7 @@ impl FileSystem {
         offset: u64,
         length: u64,
     ) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.inode(number)?;
+        let inode = self.writable_inode(number)?;
         check_regular(&inode)?;
         if length == 0 {
             return Err(Error::Invalid);
@@ -166,8 +165,7 @@ impl FileSystem {
         to_offset: u64,
         length: u64,
     ) -> Result<u64> {
-        self.check_writable()?;
-        let (source, target) = (self.inode(from)?, self.inode(to)?);
+        let (source, target) = (self.inode(from)?, self.writable_inode(to)?);
         check_regular(&source)?;
         check_regular(&target)?;
         let length = length.min(SIZE_MAX);

@@ -102,7 +102,7 @@ mod tests {
 
     fn inode(number: u64) -> Arc<Inode> {
         let record = Record::new(FileType::Regular, number, Timestamp::default());
-        Inode::detached(record, Place::Linked, &Arc::new(NameBudget::new(0)), false)
+        Inode::detached(record, Place::Orphan, &Arc::new(NameBudget::new(0)), false)
     }
 
     #[test]

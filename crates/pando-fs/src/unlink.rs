@@ -8,7 +8,7 @@ use pando_engine::{Batch, KeyRange, Tree};
 use crate::inode::{Inode, Place, States};
 use crate::link::{self, Found};
 use crate::locks::MutexGuard;
-use crate::namei::{check_name, check_sticky};
+use crate::namei::{check_new_name, check_sticky};
 use crate::names::Names;
 use crate::operations::{Caller, InodeNumber};
 use crate::schema::{Record, Timestamp, key};
@@ -29,10 +29,9 @@ impl FileSystem {
         name: &[u8],
         is_directory: bool,
     ) -> Result<()> {
-        self.check_writable()?;
-        let directory = self.inode(parent)?;
+        let directory = self.writable_inode(parent)?;
         let epoch = self.namespace.read();
-        check_name(name)?;
+        check_new_name(&directory, name)?;
         let path = directory.path(*epoch)?;
         let mut found =
             self.resolve(&directory, &*directory.names()?, &path, name)?.ok_or(Error::NotFound)?;

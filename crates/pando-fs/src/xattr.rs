@@ -93,7 +93,6 @@ impl FileSystem {
         mode: XattrMode,
         kill_set_group_id: bool,
     ) -> Result<()> {
-        self.check_writable()?;
         if let Some(kind) = acl::Kind::of(name) {
             return self.put_acl(number, kind, value, mode, kill_set_group_id);
         }
@@ -122,7 +121,6 @@ impl FileSystem {
     }
 
     pub(crate) fn delete_xattr(&self, number: InodeNumber, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
         self.change_xattrs(number, |record, _, _| {
             let at = position(record, name).ok_or(Error::NoAttribute)?;
             record.xattrs.remove(at);
@@ -135,7 +133,7 @@ impl FileSystem {
         number: InodeNumber,
         change: impl FnOnce(&mut Record, &mut Batch, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let inode = self.inode(number)?;
+        let inode = self.writable_inode(number)?;
         let epoch = self.namespace.read();
         let mut state = inode.write()?;
         let mut record = state.record.clone();

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pando_fs::operations::SNAPSHOTS;
 use pando_fs::{Error, InodeNumber, Operations, Result};
 use rustix::io::Errno;
 
@@ -105,6 +106,10 @@ impl Server {
     fn query(&self, inode: InodeNumber, operation: Operation, reply: Reply) {
         self.dispatcher.query(reply, move |fs| {
             Ok(match &operation {
+                // Snapshots come and go without the kernel's doing: it must ask each time.
+                Operation::Lookup { name } if inode == SNAPSHOTS => {
+                    Answer::fleeting(&fs.lookup(inode, name)?)
+                }
                 Operation::Lookup { name } => match fs.lookup(inode, name) {
                     Err(Error::NotFound) => Answer::absent(),
                     result => Answer::entry(&result?),

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, clone, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, rm, stat, stats,
-    umount,
+    cat, check, clone, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, rm, snapshot, stat,
+    stats, umount,
 };
 use crate::failure::{Result, Status};
 
@@ -63,6 +63,8 @@ pub enum Command {
     Cp(cp::CpArgs),
     /// Clone files and trees inside a volume, mounted or not, at once.
     Clone(clone::CloneArgs),
+    /// Keep a whole volume as it is now, and go back to it.
+    Snapshot(snapshot::SnapshotArgs),
     /// Make directories in a volume.
     Mkdir(mkdir::MkdirArgs),
     /// Rename or move files inside a volume.
@@ -92,6 +94,7 @@ impl Command {
             Self::Cat(args) => cat::run(args),
             Self::Cp(args) => cp::run(args),
             Self::Clone(args) => clone::run(args),
+            Self::Snapshot(args) => snapshot::run(args),
             Self::Mkdir(args) => mkdir::run(args),
             Self::Mv(args) => mv::run(args),
             Self::Rm(args) => rm::run(args),

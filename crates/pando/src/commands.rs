@@ -14,6 +14,7 @@ pub mod mkdir;
 pub mod mount;
 pub mod mv;
 pub mod rm;
+pub mod snapshot;
 pub mod stat;
 pub mod stats;
 pub mod umount;

@@ -7,6 +7,7 @@
 //! * `stats`: the counters of the engine.
 //! * `sync`: makes everything done so far durable.
 //! * `checkpoint`: writes a checkpoint.
+//! * `snapshot`: with `action`, `create`, `list` or `delete`, and `name`.
 //! * `wait`: answered twice: at once, and when the volume has been closed after the unmount, with the last checkpoint on
 //!   the device.
 
@@ -113,7 +114,11 @@ impl Connection {
 
     /// Sends a request, without waiting for its answer.
     pub fn send(&mut self, request: &str) -> Result<(), ControlError> {
-        let line = format!("{}\n", json!({ "request": request }));
+        self.send_value(&json!({ "request": request }))
+    }
+
+    fn send_value(&mut self, request: &Value) -> Result<(), ControlError> {
+        let line = format!("{request}\n");
         self.stream.get_mut().write_all(line.as_bytes()).map_err(|_| ControlError::Ended)
     }
 
@@ -145,8 +150,13 @@ impl Connection {
 
 /// Asks the daemon that serves a device number.
 pub fn request(device: &str, request: &str) -> Result<Value, ControlError> {
+    request_value(device, &json!({ "request": request }))
+}
+
+/// The same with a whole request.
+pub fn request_value(device: &str, request: &Value) -> Result<Value, ControlError> {
     let mut connection = Connection::open(device)?;
-    connection.send(request)?;
+    connection.send_value(request)?;
     connection.receive()
 }
 

@@ -23,6 +23,7 @@ use self::log::Log;
 use crate::control;
 use crate::failure::{Failure, Result, errno_text, io_text};
 use crate::mount_options::MountSettings;
+use crate::snapshots;
 
 /// What a background daemon writes on its standard output when the mount is usable.
 pub const READY: &[u8] = b"ready\n";
@@ -145,7 +146,7 @@ fn start_control(
         "transport": session.transport().name(),
     });
     let fs = Arc::downgrade(fs);
-    let answer = move |request: &str| answer(request, &info, &fs);
+    let answer = move |name: &str, request: &Value| answer(name, request, &info, &fs);
     let directory = control::own_directory();
     match ControlServer::start(&directory, unmounter.device(), Arc::new(answer)) {
         Ok(server) => Some(server),
@@ -156,13 +157,16 @@ fn start_control(
     }
 }
 
-fn answer(request: &str, info: &Value, fs: &Weak<FileSystem>) -> Option<Result<Value, String>> {
+fn answer(name: &str, request: &Value, info: &Value, fs: &Weak<FileSystem>) -> Option<Result<Value, String>> {
     let with_fs = |call: &dyn Fn(&FileSystem) -> Result<Value, String>| match fs.upgrade() {
         Some(fs) => call(&fs),
         None => Err("the volume is being closed".to_owned()),
     };
     let done = |result: pando_fs::Result<()>| result.map(|()| Value::Null).map_err(|error| error.to_string());
-    match request {
+    match name {
+        // To go back under the kernel's feet is not possible: it would not know.
+        "snapshot" if request["action"] == "rollback" => Some(Err("it is mounted".to_owned())),
+        "snapshot" => Some(with_fs(&|fs| snapshots::answer(fs, request))),
         "info" => Some(Ok(info.clone())),
         "stats" => Some(with_fs(&|fs| {
             let counters = fs.engine().stats().named().into_iter();

@@ -23,6 +23,7 @@ mod path;
 mod probe;
 mod raw;
 mod size;
+mod snapshots;
 mod time;
 mod volume;
 

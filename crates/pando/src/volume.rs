@@ -54,6 +54,11 @@ impl Volume {
         self.fs.engine()
     }
 
+    /// What serves it, for what is no matter of files.
+    pub fn file_system(&self) -> &FileSystem {
+        &self.fs
+    }
+
     /// Makes everything durable and closes the volume.
     pub fn close(self) -> Result<()> {
         let Self { files, path, fs } = self;

@@ -79,3 +79,54 @@ fn a_mount_shows_its_state_and_its_counters() {
     sandbox.refused(["stats", "mnt"], 1, &["no PandoFS volume is mounted there"]);
     sandbox.refused(["umount", "mnt"], 1, &["no PandoFS volume is mounted there"]);
 }
+
+#[test]
+fn snapshots_are_taken_while_a_volume_is_mounted_and_gone_back_to_when_it_is_not() {
+    let sandbox = Sandbox::with_volume();
+    let name = "snapshots_are_taken_while_a_volume_is_mounted_and_gone_back_to_when_it_is_not";
+    let Some(mounted) = Mounted::new(&sandbox, name) else { return };
+    let at = |path: &str| mounted.mountpoint.join(path);
+    let read = |path: &str| fs::read_to_string(at(path)).ok();
+    fs::write(at("f"), "first").unwrap();
+    assert_eq!(read(".snapshots/one/f"), None);
+    sandbox.ok(["snapshot", "create", "mnt", "one"]);
+    fs::write(at("f"), "second").unwrap();
+    fs::write(at("g"), "new").unwrap();
+    assert_eq!(read(".snapshots/one/f").as_deref(), Some("first"));
+    assert_eq!(read(".snapshots/one/g"), None);
+    assert_eq!(fs::write(at(".snapshots/one/f"), "x").unwrap_err().raw_os_error(), Some(30));
+    assert_eq!(fs::create_dir(at(".snapshots/two")).unwrap_err().raw_os_error(), Some(30));
+    sandbox.refused(["snapshot", "create", "mnt", "one"], 1, &["one of mnt", "already"]);
+    sandbox.refused(["snapshot", "rollback", "mnt", "one"], 1, &["it is mounted", "unmount"]);
+    // What a snapshot is called says nothing about what it was called before.
+    sandbox.ok(["snapshot", "create", "mnt", "two"]);
+    sandbox.ok(["snapshot", "delete", "mnt", "one"]);
+    assert_eq!(read(".snapshots/one/f"), None);
+    sandbox.ok(["snapshot", "create", "mnt", "one"]);
+    assert_eq!(read(".snapshots/one/f").as_deref(), Some("second"));
+    let mut names: Vec<_> = fs::read_dir(at(".snapshots"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["one", "two"]);
+    assert!(
+        fs::read_dir(&mounted.mountpoint).unwrap().all(|entry| entry.unwrap().file_name() != ".snapshots")
+    );
+    sandbox.ok(["clone", "mnt/.snapshots/one", "mnt/whole"]);
+    assert_eq!(read("whole/f").as_deref(), Some("second"));
+    let listed = sandbox.json(["snapshot", "list", "--json", "mnt"]);
+    assert_eq!((&listed[0]["name"], &listed[1]["name"]), (&"two".into(), &"one".into()));
+    fs::remove_file(at("f")).unwrap();
+    mounted.unmount();
+    sandbox.check("v.img");
+    assert_eq!(sandbox.ok(["cat", "v.img:/.snapshots/two/f"]), b"second");
+    sandbox.ok(["snapshot", "rollback", "v.img", "two"]);
+    assert_eq!(sandbox.ok(["cat", "v.img:/f"]), b"second");
+    assert_eq!(sandbox.lines(["ls", "v.img:/"]), ["f", "g"]);
+    sandbox.refused(["snapshot", "rollback", "v.img", "none"], 1, &["no such snapshot"]);
+    sandbox.ok(["snapshot", "delete", "v.img", "two"]);
+    sandbox.ok(["snapshot", "delete", "v.img", "one"]);
+    assert_eq!(sandbox.lines(["snapshot", "list", "v.img"]), [""; 0]);
+    sandbox.check("v.img");
+}

@@ -9,8 +9,9 @@ use pando_engine::{Bound, KeyRange};
 /// Longest name, in bytes (`NAME_MAX`).
 pub const NAME_LENGTH_MAX: usize = 255;
 
-/// Longest metadata key: the longest key of the engine, less what a data key adds to it (NUL, 0xff and a name).
-pub const METADATA_KEY_LENGTH_MAX: usize = 256 * 1024 - 2 - NAME_LENGTH_MAX;
+/// Longest metadata key: the longest key of the engine, less what a data key adds to it (NUL, 0xff and a name), and
+/// what a snapshot does.
+pub const METADATA_KEY_LENGTH_MAX: usize = 256 * 1024 - 2 - NAME_LENGTH_MAX - NUMBERED_KEY_LENGTH;
 
 /// Metadata key of the root directory's record.
 pub const ROOT: &[u8] = b"";
@@ -27,7 +28,13 @@ pub const LINK_NAME_TAG: u8 = 2;
 /// First byte of the metadata keys of orphans.
 pub const ORPHAN_TAG: u8 = 3;
 
-/// Length of the keys that are a tag and an inode number.
+/// First byte of everything in a snapshot; its number (be64) follows, then the key that it had.
+pub const SNAPSHOT_TAG: u8 = 5;
+
+/// First byte of the table of snapshots; the snapshot's name follows.
+pub const SNAPSHOT_NAME_TAG: u8 = 6;
+
+/// Length of the keys that are a tag and a number.
 const NUMBERED_KEY_LENGTH: usize = 9;
 
 /// Path of a directory in the directory with the given path.
@@ -58,6 +65,30 @@ pub fn orphan_key(number: u64) -> Bytes {
 /// Metadata key of the record of a file with several links.
 pub fn linked_key(number: u64) -> Bytes {
     numbered_key(LINKED_TAG, number)
+}
+
+/// What all keys of a snapshot begin with, in both indexes; the key of its root directory's record.
+pub fn snapshot_prefix(number: u64) -> Bytes {
+    numbered_key(SNAPSHOT_TAG, number)
+}
+
+/// Where a key of the live tree lies in a snapshot; or where it lies in the live tree, given an empty prefix.
+pub fn in_snapshot(snapshot_prefix: &[u8], key: &[u8]) -> Bytes {
+    [snapshot_prefix, key].concat().into()
+}
+
+/// The prefix of the snapshot that a key lies in, empty for the live tree, and the rest; `None` for a key that belongs to nothing.
+pub fn split_snapshot(key: &[u8]) -> Option<(&[u8], &[u8])> {
+    if key.first() == Some(&SNAPSHOT_TAG) {
+        key.split_at_checked(NUMBERED_KEY_LENGTH)
+    } else {
+        Some((b"", key))
+    }
+}
+
+/// Key of a snapshot's name.
+pub fn snapshot_name_key(name: &[u8]) -> Bytes {
+    [&[SNAPSHOT_NAME_TAG], name].concat().into()
 }
 
 fn numbered_key(tag: u8, number: u64) -> Bytes {
@@ -116,6 +147,11 @@ pub fn split_path_key(metadata_key: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Length of the metadata key in front of a data key; `None` for a key that belongs to nothing.
 pub fn owner_length(data_key: &[u8]) -> Option<usize> {
+    let (snapshot, data_key) = split_snapshot(data_key)?;
+    Some(snapshot.len() + live_owner_length(data_key)?)
+}
+
+fn live_owner_length(data_key: &[u8]) -> Option<usize> {
     if matches!(data_key.first(), Some(&(ORPHAN_TAG | LINKED_TAG))) {
         return (data_key.get(NUMBERED_KEY_LENGTH) == Some(&0)).then_some(NUMBERED_KEY_LENGTH);
     }
@@ -152,7 +188,9 @@ mod tests {
     fn the_owner_of_a_data_key_is_found_from_the_front() {
         let path_keys = [child_key(b"\0a", b"f"), child_key(b"\0\xffa\0b", b"\xff")];
         let numbered = [orphan_key(0), orphan_key(257), linked_key(0), linked_key(257)];
-        for key in path_keys.into_iter().chain(numbered) {
+        let live: Vec<Bytes> = path_keys.into_iter().chain(numbered).collect();
+        let in_snapshots = live.clone().into_iter().map(|key| in_snapshot(&snapshot_prefix(0), &key));
+        for key in live.iter().cloned().chain(in_snapshots) {
             let prefix = data_prefix(&key);
             assert_eq!(owner_length(&block_key(&prefix, 0)), Some(key.len()));
             assert_eq!(owner_length(&xattr_key(&prefix, b"user.x")), Some(key.len()));

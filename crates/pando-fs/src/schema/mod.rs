@@ -12,6 +12,7 @@
 //!   each redirect leads to such a record and says its type.
 //! * FS-6 the list of redirects has the names of all redirects and no others, each with the right inode number.
 //! * FS-7 access control lists are valid, lie in the record and agree with the mode (`acl.rs`).
+//! * FS-8 every snapshot has a root directory and exactly one name; in it the others hold as in the live tree.
 
 pub mod key;
 pub mod number;

@@ -34,6 +34,8 @@ pub struct Report {
     pub beside_links: usize,
     /// The same for clones.
     pub beside_clones: usize,
+    /// The same for what is done with snapshots.
+    pub beside_snapshots: usize,
     /// States found that have names of linked files.
     pub with_links: usize,
 }
@@ -141,6 +143,9 @@ impl Recording {
             usize::from(neighbours.iter().any(|mark| mark.step.as_ref().is_some_and(is)))
         };
         report.beside_links += beside(|step| matches!(step, Step::Link { .. }));
+        report.beside_snapshots += beside(|step| {
+            matches!(step, Step::TakeSnapshot { .. } | Step::DeleteSnapshot { .. } | Step::RollBack { .. })
+        });
         report.beside_clones += beside(|step| matches!(step, Step::Clone { .. }));
         report.with_links += usize::from(checked.links > 0);
         Ok(())

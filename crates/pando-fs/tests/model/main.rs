@@ -98,20 +98,22 @@ fn file_operations_agree_with_the_model() {
 #[test]
 fn a_crash_at_any_moment_leaves_what_the_model_had() {
     let mut report = crash::Report::default();
-    for seed in pando_sim::seeds(6) {
+    for seed in pando_sim::seeds(8) {
         crash::cut_power(seed, 150, &mut report).unwrap_or_else(|what| panic!("PANDO_SEED={seed}: {what}"));
     }
     println!("{report:?}");
-    assert!(report.beside_links >= 100 && report.with_links >= 100 && report.beside_clones >= 100);
+    assert!(report.beside_links >= 100 && report.with_links >= 100);
+    assert!(report.beside_clones >= 100 && report.beside_snapshots >= 30);
 }
 
 #[test]
 fn an_io_that_fails_loses_nothing_that_was_synced() {
     let mut report = crash::Report::default();
-    for seed in pando_sim::seeds(4) {
+    for seed in pando_sim::seeds(6) {
         crash::fail_each_io(seed, 150, &mut report)
             .unwrap_or_else(|what| panic!("PANDO_SEED={seed}: {what}"));
     }
     println!("{report:?}");
-    assert!(report.beside_links >= 100 && report.with_links >= 100 && report.beside_clones >= 100);
+    assert!(report.beside_links >= 100 && report.with_links >= 100);
+    assert!(report.beside_clones >= 100 && report.beside_snapshots >= 30);
 }

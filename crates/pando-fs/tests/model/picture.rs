@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use pando_fs::operations::{DirectoryEntry, FileType, Operations, ROOT, waiting};
+use pando_fs::operations::{DirectoryEntry, FileType, Operations, ROOT, SNAPSHOTS, waiting};
 use pando_fs::{FileSystem, InodeNumber, Result};
 use pando_sim::model::posix::{self, Content, Id, Posix};
 
@@ -30,6 +30,7 @@ pub fn of_model(model: &Posix) -> Picture {
     let mut picture = Picture::new();
     let mut first: HashMap<Id, String> = HashMap::new();
     let mut waiting = vec![(String::new(), posix::ROOT)];
+    waiting.extend(model.snapshots.iter().map(|(name, id)| (format!("@{}", name.escape_ascii()), *id)));
     while let Some((path, id)) = waiting.pop() {
         let node = model.node(id);
         let content = match &node.content {
@@ -55,6 +56,12 @@ pub fn of_file_system(fs: &FileSystem) -> Result<Picture> {
     let mut picture = Picture::new();
     let mut first: HashMap<InodeNumber, String> = HashMap::new();
     let mut to_visit = vec![(String::new(), ROOT)];
+    let mut snapshots = waiting(fs, FileSystem::snapshots)?;
+    snapshots.sort_by(|a, b| a.name.cmp(&b.name));
+    for snapshot in snapshots {
+        let found = waiting(fs, |fs| fs.lookup(SNAPSHOTS, &snapshot.name))?;
+        to_visit.push((format!("@{}", snapshot.name.escape_ascii()), found.attributes.inode));
+    }
     while let Some((path, inode)) = to_visit.pop() {
         let found = fs.get_attributes(inode)?;
         let content = match found.file_type {

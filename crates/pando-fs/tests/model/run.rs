@@ -10,8 +10,8 @@ use pando_device::simulated::Random;
 use pando_device::{Device, MemoryDevice};
 use pando_fs::clock::Clock;
 use pando_fs::operations::{
-    Attributes, Caller, DirectoryEntry, FileType, Operations, ROOT, Seek, SetAttributes, SetTime, XattrMode,
-    waiting,
+    Attributes, Caller, DirectoryEntry, FileType, Operations, ROOT, SNAPSHOTS, Seek, SetAttributes, SetTime,
+    XattrMode, waiting,
 };
 use pando_fs::{Error, FileSystem, InodeNumber, Options, Result};
 use pando_sim::model::acl::{Acl, NOBODY};
@@ -71,6 +71,10 @@ fn name(number: u64) -> Vec<u8> {
         3 => vec![b'x'; 255],
         _ => b"\x01".to_vec(),
     }
+}
+
+fn snapshot_name(number: u64) -> Vec<u8> {
+    format!("s{number}").into_bytes()
 }
 
 fn xattr_name(number: u64) -> &'static [u8] {
@@ -205,6 +209,24 @@ impl Run {
                     .map(|entry| entry.name.to_vec())
                     .collect();
                 agree(found, self.model.list(id).into_iter().map(|(name, _)| name).collect())
+            }
+            Step::TakeSnapshot { name } => {
+                if self.model.names() > NAMES_MAX {
+                    return Ok(());
+                }
+                let name = snapshot_name(*name);
+                let found = again(&self.fs, |fs| fs.take_snapshot(&name));
+                agree(found, self.model.take_snapshot(&name))
+            }
+            Step::DeleteSnapshot { name } => {
+                let name = snapshot_name(*name);
+                agree(again(&self.fs, |fs| fs.delete_snapshot(&name)), self.model.delete_snapshot(&name))
+            }
+            Step::RollBack { name } => {
+                // Nothing is referenced then.
+                self.crash()?;
+                let name = snapshot_name(*name);
+                agree(again(&self.fs, |fs| fs.roll_back(&name)), self.model.roll_back(&name))
             }
             Step::Compare => self.compare(),
             Step::Crash => self.crash(),
@@ -426,6 +448,13 @@ impl Run {
     /// Compares the whole tree, from the root and from every handle, and checks the name space.
     pub fn compare(&mut self) -> Outcome {
         self.compare_below(ROOT, posix::ROOT)?;
+        for (name, id) in self.model.snapshots.clone() {
+            let found =
+                again(&self.fs, |fs| fs.lookup(SNAPSHOTS, &name)).map_err(|error| error.to_string())?;
+            self.compare_below(found.attributes.inode, id)?;
+            self.fs.forget(found.attributes.inode, 1);
+        }
+        agree(self.list(SNAPSHOTS, u64::MAX >> 1, true).len(), self.model.snapshots.len())?;
         self.compare_numbers()?;
         for (inode, id) in self.handles.clone() {
             self.compare_inode(inode, id)?;
@@ -440,6 +469,14 @@ impl Run {
         let mut ids = BTreeMap::from([(posix::ROOT, ROOT)]);
         let mut directories = vec![(ROOT, posix::ROOT)];
         let mut looked_up = Vec::new();
+        for (name, id) in &self.model.snapshots {
+            let found =
+                again(&self.fs, |fs| fs.lookup(SNAPSHOTS, name)).map_err(|error| error.to_string())?;
+            let inode = found.attributes.inode;
+            agree(*numbers.entry(inode).or_insert(*id), *id)?;
+            looked_up.push(inode);
+            directories.push((inode, *id));
+        }
         while let Some((inode, id)) = directories.pop() {
             for (entry, (_, child)) in self.list(inode, u64::MAX >> 1, false).iter().zip(self.model.list(id))
             {

@@ -26,6 +26,9 @@ pub enum Step {
     Remove { directory: u64, name: u64, is_directory: bool, uid: u32 },
     Rename { from: u64, name: u64, to: u64, new_name: u64, mode: RenameMode, uid: u32 },
     Clone { source: u64, directory: u64, name: u64, uid: u32 },
+    TakeSnapshot { name: u64 },
+    DeleteSnapshot { name: u64 },
+    RollBack { name: u64 },
     Write { file: u64, offset: u64, length: u64, byte: u8, append: bool, kill_set_id: bool },
     Read { file: u64, offset: u64, length: u64 },
     Resize { file: u64, size: u64 },
@@ -76,7 +79,7 @@ fn length(random: &mut Random) -> u64 {
 
 fn step(random: &mut Random, mix: Mix) -> Step {
     let choice = match mix {
-        Mix::Everything => random.below(109),
+        Mix::Everything => random.below(113),
         Mix::Names => random.below(56),
         // One in four makes a link; writes see to it that there is something to be moved.
         Mix::Links => {
@@ -86,10 +89,11 @@ fn step(random: &mut Random, mix: Mix) -> Step {
                 random.below(66)
             }
         }
-        // One in five is a clone, one in nine a link.
+        // One in five is a clone, one in nine a link, one in twenty something with snapshots.
         Mix::Clones => match random.below(9) {
             0 | 1 => 106,
             2 => 99,
+            3 if random.chance(1, 2) => 109 + random.below(4),
             _ => random.below(66),
         },
         // Some files first, then what is done to their data.
@@ -205,6 +209,9 @@ fn step(random: &mut Random, mix: Mix) -> Step {
         },
         98 => Step::RemoveXattr { inode: slot(random), name: random.below(6) },
         99 => Step::Link { inode: slot(random), directory: slot(random), name: name(random) },
+        109 | 110 => Step::TakeSnapshot { name: random.below(3) },
+        111 => Step::DeleteSnapshot { name: random.below(3) },
+        112 => Step::RollBack { name: random.below(3) },
         106.. => Step::Clone {
             source: slot(random),
             directory: slot(random),

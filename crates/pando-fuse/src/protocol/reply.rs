@@ -70,6 +70,15 @@ impl Answer {
         Self::Record(out)
     }
 
+    /// An inode that was found under a name that may be another's the next time.
+    pub(crate) fn fleeting(entry: &Entry) -> Self {
+        let mut out = Inline::default();
+        put_entry(&mut out, &entry.attributes);
+        // How long the name is good for, in seconds.
+        out.bytes[16..24].fill(0);
+        Self::Record(out)
+    }
+
     /// No such name: inode 0, which the kernel remembers for as long as it is told.
     pub(crate) fn absent() -> Self {
         let mut out = Inline::default();
@@ -269,11 +278,8 @@ impl Listing {
         if self.attributes {
             match &entry.attributes {
                 Some(attributes) => put_entry(out, attributes),
-                None => {
-                    let dots = &entry.name[..] == b"." || &entry.name[..] == b"..";
-                    assert!(dots, "a listing with attributes has them");
-                    out.zeros(128);
-                }
+                // The kernel takes the name alone, and asks when it wants to know more.
+                None => out.zeros(128),
             }
         }
         out.u64(entry.inode.0);

@@ -107,6 +107,8 @@ pub struct Posix {
     nodes: Vec<Node>,
     /// Time of the next operation.
     pub now: SystemTime,
+    /// The roots of the snapshots.
+    pub snapshots: BTreeMap<Vec<u8>, Id>,
 }
 
 /// The root directory.
@@ -120,7 +122,7 @@ pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 impl Posix {
     /// An empty root directory with mode 0755, made `now`.
     pub fn new(now: SystemTime) -> Self {
-        let mut posix = Self { nodes: Vec::new(), now };
+        let mut posix = Self { nodes: Vec::new(), now, snapshots: BTreeMap::new() };
         let content = Content::Directory { entries: BTreeMap::new(), parent: Some(ROOT) };
         posix.add(content, 0o755, 0, 0);
         posix
@@ -395,6 +397,34 @@ impl Posix {
         self.set_entry(directory, name, Some(clone));
         if !self.node(clone).is_directory() {
             self.nodes[clone.0].links = 1;
+        }
+        Ok(())
+    }
+
+    /// Takes a snapshot of all there is.
+    pub fn take_snapshot(&mut self, name: &[u8]) -> Result<()> {
+        if self.snapshots.contains_key(name) {
+            return Err(Error::Exists);
+        }
+        let root = self.copy_below(ROOT, &mut BTreeMap::new());
+        self.snapshots.insert(name.to_vec(), root);
+        Ok(())
+    }
+
+    /// Deletes a snapshot.
+    pub fn delete_snapshot(&mut self, name: &[u8]) -> Result<()> {
+        self.snapshots.remove(name).map(drop).ok_or(Error::NotFound)
+    }
+
+    /// Makes the tree what it was.
+    pub fn roll_back(&mut self, name: &[u8]) -> Result<()> {
+        let snapshot = *self.snapshots.get(name).ok_or(Error::NotFound)?;
+        let copy = self.copy_below(snapshot, &mut BTreeMap::new());
+        self.nodes[ROOT.0] = self.node(copy).clone();
+        for (_, id) in self.list(ROOT) {
+            if let Content::Directory { parent, .. } = &mut self.nodes[id.0].content {
+                *parent = Some(ROOT);
+            }
         }
         Ok(())
     }

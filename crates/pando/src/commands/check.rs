@@ -110,6 +110,7 @@ fn print(output: &mut Output, args: &CheckArgs, findings: &Findings) -> Result<(
             "files": names.as_ref().map(|names| names.files),
             "links": names.as_ref().map(|names| names.links),
             "orphans": names.as_ref().map(|names| names.orphans),
+            "snapshots": names.as_ref().map(|names| names.snapshots),
             "data_bytes": names.as_ref().map(|names| names.data_bytes),
         }));
     }
@@ -117,8 +118,9 @@ fn print(output: &mut Output, args: &CheckArgs, findings: &Findings) -> Result<(
         output.line(problem.clone())?;
     }
     let held = match names {
-        Some(Report { directories, files, links, orphans, data_bytes, .. }) => format!(
-            "{nodes} nodes, {directories} directories, {files} files, {links} hard links, {orphans} orphans, {} of data",
+        Some(Report { directories, files, links, orphans, snapshots, data_bytes, .. }) => format!(
+            "{nodes} nodes, {directories} directories, {files} files, {links} hard links, {orphans} orphans, \
+             {snapshots} snapshots, {} of data",
             human(*data_bytes)
         ),
         None => format!("{nodes} nodes; the name space cannot be walked to its end"),

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use crate::control::{REQUEST_BYTES_MAX, lock_directory, socket_in};
 
 /// What the daemon answers to a request; `None` if there is no such request.
-pub type Answer = dyn Fn(&str) -> Option<Result<Value, String>> + Send + Sync;
+///
+/// It is given the request's name and the whole of it.
+pub type Answer = dyn Fn(&str, &Value) -> Option<Result<Value, String>> + Send + Sync;
 
 /// A listening socket. Dropping it removes the socket's file; connections that are open are still served.
 pub struct ControlServer {
@@ -118,7 +120,10 @@ fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
                 Some(outcome) => outcome.map(|()| Value::Null),
                 None => return,
             },
-            Some(name) => answer(name).unwrap_or_else(|| Err(format!("there is no request '{name}'"))),
+            Some(name) => {
+                let request = request.as_ref().unwrap_or(&Value::Null);
+                answer(name, request).unwrap_or_else(|| Err(format!("there is no request '{name}'")))
+            }
             None => Err("a request is a line such as {\"request\":\"info\"}".to_owned()),
         };
         if writer.write_all(line(result).as_bytes()).is_err() {
@@ -158,7 +163,7 @@ mod tests {
     }
 
     fn server(directory: &Path) -> ControlServer {
-        let answer = |request: &str| match request {
+        let answer = |request: &str, _: &Value| match request {
             "info" => Some(Ok(json!({ "pid": 7 }))),
             "sync" => Some(Err("the device is gone".to_owned())),
             _ => None,

@@ -1,4 +1,5 @@
-//! Clones of the Linux source: that neither side sees what is done to the other, and that no program takes them for one another.
+//! Clones of the Linux source, and snapshots: that neither side sees what is done to the other, and that no program takes them for one
+//! another.
 
 use super::linux;
 use super::tool;
@@ -110,6 +111,47 @@ exec 3>&-
 rm refusal
 "#;
 
+/// Snapshots stay what they are, whatever is done meanwhile.
+const SNAPSHOTS: &str = r#"
+cp -a "$TREE" source
+ln source/mm/slab.c source/kernel/slab.c
+sync
+first=$(sums source)
+start=$(date +%s%N)
+"$PANDO" snapshot create "$PWD" first
+end=$(date +%s%N)
+echo "a snapshot of $(find . | wc -l) names took $(((end - start) / 1000)) us"
+scribble source 1
+second=$(sums source); test "$second" != "$first"
+"$PANDO" snapshot create "$PWD" second
+scribble source 2
+mv source moved; rm -rf moved/mm
+test "$(sums .snapshots/first/source)" = "$first"
+test "$(sums .snapshots/second/source)" = "$second"
+test -z "$(find source .snapshots/*/source ! -type d -links 1 -printf '%i\n' 2> /dev/null | sort | uniq -d)"
+test "$(find .snapshots/first -samefile .snapshots/first/source/mm/slab.c | wc -l)" = 2
+mkdir out; cp -a .snapshots/first/source out/copied
+"$PANDO" clone .snapshots/first/source out/cloned
+test "$(sums out/copied)" = "$first"; test "$(sums out/cloned)" = "$first"
+scribble out/cloned 3
+test "$(sums .snapshots/first/source)" = "$first"
+if touch .snapshots/first/new 2> /dev/null; then exit 1; fi
+if rm .snapshots/first/source/mm/slab.c 2> /dev/null; then exit 1; fi
+echo "$first" > first.sum; echo "$second" > second.sum
+"#;
+
+const SNAPSHOTS_AFTER_REMOUNT: &str = r#"
+test "$(sums .snapshots/first/source)" = "$(cat first.sum)"
+test "$(sums .snapshots/second/source)" = "$(cat second.sum)"
+"$PANDO" snapshot delete "$PWD" first
+test ! -e .snapshots/first
+test "$(sums .snapshots/second/source)" = "$(cat second.sum)"
+test "$("$PANDO" snapshot list "$PWD" | wc -l)" = 1
+"$PANDO" snapshot delete "$PWD" second
+rm -rf moved out first.sum second.sum
+test -z "$(ls | grep -vx lost+found)"
+"#;
+
 const AFTER_REMOUNT: &str = r#"
 for it in cp rsync tar; do diff -r --no-dereference cp $it; done
 diff -r --no-dereference both/source both/copy
@@ -130,5 +172,8 @@ pub fn run(context: &Context) -> Outcome {
     }
     volume.remount()?;
     tool::shell(&volume.root, &script(AFTER_REMOUNT))?;
+    tool::shell(&volume.root, &script(SNAPSHOTS))?;
+    volume.remount()?;
+    tool::shell(&volume.root, &script(SNAPSHOTS_AFTER_REMOUNT))?;
     volume.finish()
 }

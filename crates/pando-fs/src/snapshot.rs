@@ -1,0 +1,275 @@
+//! Snapshots: the live tree as it was at one moment, read-only.
+//!
+//! A snapshot is a clone of the ranges that make up the live tree, to below a prefix of its own: the same mechanism as for a clone of
+//! a directory, and the same cost, O(height). Its root's record carries the delta under which it shows other inode numbers than the live tree. A
+//! table says which name has which prefix.
+//!
+//! On a mount they are found in the directory [`NAME`] of the root, which no listing shows and which is nowhere on the device. What lies
+//! in it cannot be changed.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
+
+use crate::inode::{Inode, Place, States};
+use crate::namei::check_name;
+use crate::operations::{DirectoryEntry, Entry, FileType, InodeNumber, ROOT, SNAPSHOTS};
+use crate::schema::{Record, Timestamp, key};
+use crate::view::View;
+use crate::{Error, FileSystem, Result};
+
+/// The name in the root directory under which the snapshots are found.
+pub const NAME: &[u8] = b".snapshots";
+
+const VERSION: u8 = 1;
+const KIND: u8 = 2;
+const LENGTH: usize = 32;
+
+/// What the keys of the live tree begin with, those of its root directory's record and of orphans left out.
+const RANGES: [(Tree, &[u8]); 5] = [
+    (Tree::Metadata, b"\0"),
+    (Tree::Metadata, &[key::LINKED_TAG]),
+    (Tree::Metadata, &[key::LINK_NAME_TAG]),
+    (Tree::Data, b"\0"),
+    (Tree::Data, &[key::LINKED_TAG]),
+];
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: Bytes,
+    /// What its root directory shows as inode number; no two ever have the same.
+    pub number: InodeNumber,
+    /// When it was taken.
+    pub taken: SystemTime,
+}
+
+impl Snapshot {
+    /// Its entry in the table.
+    fn encode(number: u64, taken: Timestamp) -> Bytes {
+        let mut out = BytesMut::with_capacity(LENGTH);
+        out.put_u8(VERSION);
+        out.put_u8(KIND);
+        out.put_bytes(0, 6);
+        out.put_u64_le(number);
+        out.put_i64_le(taken.seconds);
+        out.put_u32_le(taken.nanoseconds);
+        out.put_bytes(0, 4);
+        out.freeze()
+    }
+
+    /// Reads an entry of the table. Never trusts the bytes.
+    pub(crate) fn decode(name: &[u8], bytes: &[u8]) -> Option<Self> {
+        let array = |at: usize| bytes.get(at..at + 8)?.try_into().ok();
+        if bytes.len() != LENGTH || bytes[..2] != [VERSION, KIND] {
+            return None;
+        }
+        let nanoseconds = u32::from_le_bytes(bytes[24..28].try_into().ok()?);
+        let taken = Timestamp { seconds: i64::from_le_bytes(array(16)?), nanoseconds };
+        let number = InodeNumber(u64::from_le_bytes(array(8)?));
+        Some(Self { name: Bytes::copy_from_slice(name), number, taken: taken.into() })
+    }
+}
+
+fn damaged(key: &[u8]) -> Error {
+    let what = format!("FS-8: the snapshot under \"{}\" is not what it should be", key.escape_ascii());
+    Error::Engine(pando_engine::Error::Damaged { what })
+}
+
+impl FileSystem {
+    /// Takes a snapshot; atomic. `Exists` if there is one of this name. As the calls of [`crate::Operations`] it may answer `Miss` and
+    /// `Busy`; so may all the others here.
+    pub fn take_snapshot(&self, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        check_name(name)?;
+        // Nothing may be half done.
+        let _epoch = self.namespace.write();
+        let name_key = key::snapshot_name_key(name);
+        if self.store.get(Tree::Metadata, &name_key)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let root = self.inode(ROOT)?;
+        let states = States::lock([&root]);
+        let number = self.numbers.allocate(&self.store)?;
+        let prefix = key::snapshot_prefix(number);
+        let record = Record { number, delta: self.fresh_deltas(number), ..states.record(&root).clone() };
+
+        let mut batch = Batch::new();
+        for (tree, range) in RANGES {
+            batch.clone_range(tree, range, key::in_snapshot(&prefix, range));
+        }
+        for parked in self.parked.keys_below(b"") {
+            let came = key::in_snapshot(&prefix, &key::data_prefix(&parked));
+            batch.delete_range(Tree::Data, KeyRange::prefix(came));
+        }
+        batch.put(Tree::Metadata, prefix, record.encode());
+        batch.put(Tree::Metadata, name_key, Snapshot::encode(number, self.now()));
+        self.store.apply(batch)
+    }
+
+    /// All snapshots, in the order in which they were taken.
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let mut snapshots = Vec::new();
+        let mut range = Some(KeyRange::prefix(vec![key::SNAPSHOT_NAME_TAG]));
+        while let Some(part) = range {
+            let scan = self.store.scan(Tree::Metadata, &part, ScanLimit { entries: 256, bytes: 1 << 18 })?;
+            for (name_key, value) in scan.entries {
+                let snapshot = Snapshot::decode(&name_key[1..], &value);
+                snapshots.push(snapshot.ok_or_else(|| damaged(&name_key))?);
+            }
+            range = scan.rest;
+        }
+        snapshots.sort_by_key(|snapshot| snapshot.number);
+        Ok(snapshots)
+    }
+
+    /// `NotFound` if there is none.
+    fn snapshot(&self, name: &[u8]) -> Result<Snapshot> {
+        let name_key = key::snapshot_name_key(name);
+        let value = self.store.get(Tree::Metadata, &name_key)?.ok_or(Error::NotFound)?;
+        Snapshot::decode(name, &value).ok_or_else(|| damaged(&name_key))
+    }
+
+    /// The record of its root directory.
+    fn snapshot_root(&self, snapshot: &Snapshot) -> Result<Record> {
+        let prefix = key::snapshot_prefix(snapshot.number.0);
+        let record = self.store.record(&prefix)?;
+        let sound =
+            |record: &Record| record.number == snapshot.number.0 && record.file_type == FileType::Directory;
+        record.filter(sound).ok_or_else(|| damaged(&prefix))
+    }
+
+    /// Deletes a snapshot; atomic. Whoever is in it finds that it is gone (`Stale`).
+    pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let mut epoch = self.namespace.write();
+        let snapshot = self.snapshot(name)?;
+        let prefix = key::snapshot_prefix(snapshot.number.0);
+        let mut batch = Batch::reclaiming();
+        for tree in Tree::ALL {
+            batch.delete_range(tree, KeyRange::prefix(prefix.clone()));
+        }
+        batch.delete(Tree::Metadata, key::snapshot_name_key(name));
+        self.store.apply(batch)?;
+        if let Some(view) = self.views.lock().remove(&snapshot.number).and_then(|view| view.upgrade()) {
+            view.set_gone();
+        }
+        // No path in it that is remembered leads anywhere.
+        *epoch += 1;
+        Ok(())
+    }
+
+    /// Makes the live tree what it was when the snapshot was taken; atomic. The snapshot stays. `InUse` as long as anything but the root
+    /// directory is referenced: nobody can be told what has become of it.
+    pub fn roll_back(&self, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let mut epoch = self.namespace.write();
+        let snapshot = self.snapshot(name)?;
+        let record = self.snapshot_root(&snapshot)?;
+        if self.table.all().iter().any(|inode| inode.number != ROOT && inode.number != SNAPSHOTS) {
+            return Err(Error::InUse);
+        }
+        let root = self.inode(ROOT)?;
+        let mut names = root.names()?;
+        let mut states = States::lock([&root]);
+        let prefix = key::snapshot_prefix(snapshot.number.0);
+        let record = Record { number: ROOT.0, delta: states.record(&root).delta, ..record };
+
+        let mut batch = Batch::new();
+        for (tree, range) in RANGES {
+            // What was there goes with it.
+            batch.clone_range(tree, key::in_snapshot(&prefix, range), range);
+        }
+        batch.put(Tree::Metadata, key::ROOT, record.encode());
+        self.store.apply(batch)?;
+        states.set_record(&root, record);
+        names.forget();
+        *epoch += 1;
+        Ok(())
+    }
+
+    /// The root of a snapshot, found by its name in the directory of the snapshots.
+    pub(crate) fn lookup_snapshot(&self, name: &[u8]) -> Result<Entry> {
+        let _epoch = self.namespace.read();
+        let snapshot = self.snapshot(name)?;
+        loop {
+            match self.table.get(snapshot.number) {
+                Some(inode) if inode.acquire() => return Ok(Entry { attributes: inode.attributes() }),
+                // It is leaving the table, with its state locked.
+                Some(inode) => drop(inode.write_any()),
+                None => {
+                    let record = self.snapshot_root(&snapshot)?;
+                    let view = self.view(&snapshot, record.delta);
+                    let inode = Inode::detached(record, Place::Snapshot(view), &self.budget, false);
+                    inode.attach();
+                    if self.table.insert(&inode) {
+                        return Ok(Entry { attributes: inode.attributes() });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The one view of a snapshot that all inodes in it share.
+    fn view(&self, snapshot: &Snapshot, delta: u64) -> Arc<View> {
+        let mut views = self.views.lock();
+        if let Some(view) = views.get(&snapshot.number).and_then(std::sync::Weak::upgrade) {
+            return view;
+        }
+        let view = View::new(key::snapshot_prefix(snapshot.number.0), delta);
+        views.insert(snapshot.number, Arc::downgrade(&view));
+        view
+    }
+
+    /// The names in the directory of the snapshots behind a cookie, which is 2 + a snapshot's number. Without attributes: what was looked
+    /// up by listing could not be given back when the snapshot goes.
+    pub(crate) fn list_snapshots(
+        &self,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
+    ) -> Result<()> {
+        let dots = [(1, &b"."[..], SNAPSHOTS), (2, b"..", ROOT)];
+        let dots = dots.map(|(cookie, name, inode)| (cookie, Bytes::from_static(name), inode));
+        let named = self.snapshots()?;
+        let named = named.into_iter().map(|snapshot| (2 + snapshot.number.0, snapshot.name, snapshot.number));
+        for (own, name, inode) in dots.into_iter().chain(named).filter(|(own, ..)| *own > cookie) {
+            let file_type = FileType::Directory;
+            if !emit(&DirectoryEntry { cookie: own, name, inode, file_type, attributes: None }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory of the snapshots, for the inode table.
+    pub(crate) fn snapshots_directory(&self) -> Arc<Inode> {
+        let mut record = Record::new(FileType::Directory, SNAPSHOTS.0, self.now());
+        record.mode = 0o755;
+        // Programs that count on 2 + the subdirectories are told that it is not so.
+        record.links = 1;
+        Inode::detached(record, Place::Snapshots, &self.budget, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_of_the_table_survives_the_way_there_and_back() {
+        let taken = Timestamp { seconds: -7, nanoseconds: 5 };
+        let bytes = Snapshot::encode(u64::MAX - 3, taken);
+        let expected = Snapshot { name: "n".into(), number: InodeNumber(u64::MAX - 3), taken: taken.into() };
+        assert_eq!(Snapshot::decode(b"n", &bytes), Some(expected));
+        for length in 0..bytes.len() {
+            assert_eq!(Snapshot::decode(b"n", &bytes[..length]), None);
+        }
+        assert_eq!(Snapshot::decode(b"n", &[&bytes[..], b"x"].concat()), None);
+        let mut later = bytes.to_vec();
+        later[0] += 1;
+        assert_eq!(Snapshot::decode(b"n", &later), None);
+    }
+}

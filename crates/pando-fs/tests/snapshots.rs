@@ -1,0 +1,361 @@
+//! Snapshots: what is in them, that it stays, and that it comes back.
+
+mod common;
+
+use common::Volume;
+use pando_engine::{Batch, Direction, KeyRange, ScanLimit, Tree};
+use pando_fs::operations::{
+    AllocateMode, Attributes, FileType, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes, XattrMode,
+    waiting,
+};
+use pando_fs::schema::key;
+use pando_fs::{Error, InodeNumber};
+
+fn take(volume: &Volume, name: &str) {
+    loop {
+        match volume.fs.take_snapshot(name.as_bytes()) {
+            Err(Error::Miss(miss)) => volume.fs.fetch(miss).unwrap(),
+            other => return other.unwrap(),
+        }
+    }
+}
+
+fn roll_back(volume: &Volume, name: &str) {
+    loop {
+        match volume.fs.roll_back(name.as_bytes()) {
+            Err(Error::Miss(miss)) => volume.fs.fetch(miss).unwrap(),
+            other => return other.unwrap(),
+        }
+    }
+}
+
+fn attributes(volume: &Volume, inode: InodeNumber) -> Attributes {
+    volume.fs.get_attributes(inode).unwrap()
+}
+
+/// All that can be seen below a directory but numbers, and the numbers of what is no directory by their first name.
+fn picture(volume: &Volume, directory: InodeNumber, path: &str, lines: &mut Vec<String>) {
+    for name in volume.names(directory) {
+        let path = format!("{path}/{name}");
+        let found = waiting(&*volume.fs, |fs| fs.lookup(directory, name.as_bytes())).unwrap().attributes;
+        let text = match found.file_type {
+            FileType::Regular => format!("{:x?}", volume.read(found.inode, 0, 1 << 20)),
+            _ => String::new(),
+        };
+        let kept = (found.file_type, found.mode, found.links, found.uid, found.size, found.modified);
+        lines.push(format!("{path}: {kept:?} {}", text.len()));
+        lines.push(text);
+        if found.file_type == FileType::Directory {
+            picture(volume, found.inode, &path, lines);
+        }
+        volume.fs.forget(found.inode, 1);
+    }
+}
+
+fn picture_of(volume: &Volume, directory: InodeNumber) -> Vec<String> {
+    let mut lines = Vec::new();
+    picture(volume, directory, "", &mut lines);
+    lines
+}
+
+fn snapshot(volume: &Volume, name: &str) -> InodeNumber {
+    waiting(&*volume.fs, |fs| fs.lookup(SNAPSHOTS, name.as_bytes())).unwrap().attributes.inode
+}
+
+/// A tree with links, large attributes, one of the root too, and files of many sizes.
+fn filled() -> Volume {
+    let volume = Volume::new();
+    for directory in ["a", "b"] {
+        let inode = volume.directory(ROOT, directory);
+        for file in 0..40u32 {
+            let inode = volume.file(inode, &format!("f{file}"));
+            volume.write(inode, 0, &vec![file as u8 + 1; file as usize * 1000]);
+        }
+    }
+    let (a, b) = (volume.walk("a").unwrap(), volume.walk("b").unwrap());
+    let file = volume.walk("a/f7").unwrap();
+    volume.fs.link(file, b, b"linked").unwrap();
+    volume.fs.link(file, a, b"linked").unwrap();
+    for inode in [ROOT, a, file] {
+        volume.fs.set_xattr(inode, b"user.large", &[5; 3000], XattrMode::Set, false).unwrap();
+    }
+    while volume.fs.engine().background_step().unwrap() {}
+    volume
+}
+
+fn scribble(volume: &Volume) {
+    let (a, b) = (volume.walk("a").unwrap(), volume.walk("b").unwrap());
+    for file in 0..40 {
+        match file % 4 {
+            0 => volume.write(volume.walk(&format!("a/f{file}")).unwrap(), 3, b"scribble"),
+            1 => waiting(&*volume.fs, |fs| fs.unlink(&volume.caller, b, format!("f{file}").as_bytes()))
+                .unwrap(),
+            2 => volume.resize(volume.walk(&format!("b/f{file}")).unwrap(), 10),
+            _ => waiting(&*volume.fs, |fs| {
+                let (old, new) = (format!("f{file}"), format!("new{file}"));
+                fs.rename(&volume.caller, a, old.as_bytes(), b, new.as_bytes(), RenameMode::Replace)
+            })
+            .unwrap(),
+        }
+    }
+    volume.rename(ROOT, "a", b, "moved").unwrap();
+    volume.fs.remove_xattr(ROOT, b"user.large").unwrap();
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was() {
+    let volume = filled();
+    let before = picture_of(&volume, ROOT);
+    take(&volume, "one");
+    volume.assert_clean();
+    scribble(&volume);
+    let one = snapshot(&volume, "one");
+    assert_eq!(picture_of(&volume, one), before);
+    assert_ne!(picture_of(&volume, ROOT), before);
+    assert_eq!(waiting(&*volume.fs, |fs| fs.get_xattr(one, b"user.large")).unwrap(), vec![5; 3000]);
+    volume.assert_clean();
+    let volume = volume.remount(false);
+    assert_eq!(picture_of(&volume, snapshot(&volume, "one")), before);
+    let volume = volume.remount(true);
+    assert_eq!(picture_of(&volume, snapshot(&volume, "one")), before);
+    assert_eq!(volume.fs.check().unwrap().snapshots, 1);
+    volume.assert_clean();
+}
+
+#[test]
+fn all_numbers_in_a_snapshot_are_its_own() {
+    let volume = filled();
+    take(&volume, "one");
+    take(&volume, "two");
+    let paths = ["", "/a", "/a/f1", "/a/f7", "/b/linked"];
+    let of = |root: InodeNumber| {
+        paths.map(|path| {
+            let mut at = root;
+            for name in path.split('/').skip(1) {
+                at = waiting(&*volume.fs, |fs| fs.lookup(at, name.as_bytes())).unwrap().attributes.inode;
+            }
+            at
+        })
+    };
+    let numbers = [ROOT, snapshot(&volume, "one"), snapshot(&volume, "two")].map(of);
+    for numbers in &numbers {
+        assert_eq!(numbers[3], numbers[4], "they are one file");
+    }
+    let mut all: Vec<_> = numbers.iter().flat_map(|numbers| &numbers[..4]).collect();
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 12);
+    assert_eq!(attributes(&volume, numbers[1][3]).links, 3);
+}
+
+#[test]
+fn nothing_in_a_snapshot_changes() {
+    let volume = filled();
+    take(&volume, "one");
+    let (one, caller, fs) = (snapshot(&volume, "one"), &volume.caller, &*volume.fs);
+    let a = waiting(fs, |fs| fs.lookup(one, b"a")).unwrap().attributes.inode;
+    let file = waiting(fs, |fs| fs.lookup(a, b"f7")).unwrap().attributes.inode;
+    let live = volume.walk("b").unwrap();
+    let read_only = Err(Error::ReadOnly);
+    assert_eq!(fs.make_node(caller, a, b"n", FileType::Regular, 0, 0).map(drop), read_only);
+    assert_eq!(fs.make_directory(caller, a, b"n", 0).map(drop), read_only);
+    assert_eq!(fs.make_symlink(caller, a, b"n", b"t").map(drop), read_only);
+    assert_eq!(fs.make_temporary(caller, a, 0).map(drop), read_only);
+    assert_eq!(fs.unlink(caller, a, b"f1"), read_only);
+    assert_eq!(fs.remove_directory(caller, one, b"a"), read_only);
+    for (from, to) in [(a, live), (live, a), (a, a)] {
+        assert_eq!(fs.rename(caller, from, b"f1", to, b"n", RenameMode::Replace), read_only);
+    }
+    assert_eq!(fs.link(file, live, b"n").map(drop), read_only);
+    assert_eq!(fs.link(volume.walk("b/f1").unwrap(), a, b"n").map(drop), read_only);
+    assert_eq!(fs.write(file, 0, "x".into(), false, false), read_only);
+    assert_eq!(fs.allocate(file, AllocateMode::PunchHole, 0, 10), read_only);
+    assert_eq!(fs.copy_range(live, 0, file, 0, 10).map(drop), read_only);
+    assert_eq!(fs.set_attributes(caller, file, &SetAttributes::default()).map(drop), read_only);
+    assert_eq!(fs.set_xattr(file, b"user.x", b"", XattrMode::Set, false), read_only);
+    assert_eq!(fs.remove_xattr(file, b"user.large"), read_only);
+    assert_eq!(fs.clone_tree(caller, &[], live, a, b"n"), read_only);
+    // Nor does the directory of the snapshots, nor its name.
+    assert_eq!(fs.make_directory(caller, SNAPSHOTS, b"n", 0).map(drop), read_only);
+    assert_eq!(fs.remove_directory(caller, SNAPSHOTS, b"one"), read_only);
+    assert_eq!(fs.make_directory(caller, ROOT, b".snapshots", 0).map(drop), Err(Error::NotPermitted));
+    assert_eq!(fs.remove_directory(caller, ROOT, b".snapshots"), Err(Error::NotPermitted));
+    assert_eq!(volume.rename(ROOT, ".snapshots", ROOT, "n"), Err(Error::NotPermitted));
+    assert_eq!(volume.rename(ROOT, "a", ROOT, ".snapshots"), Err(Error::NotPermitted));
+    volume.assert_clean();
+}
+
+#[test]
+fn snapshots_are_found_in_a_directory_that_is_not_listed() {
+    let volume = filled();
+    assert_eq!(volume.names(ROOT), ["a", "b"]);
+    assert_eq!(volume.walk(".snapshots").unwrap(), SNAPSHOTS);
+    assert_eq!(volume.names(SNAPSHOTS), [""; 0]);
+    for name in ["z", "a", "m"] {
+        take(&volume, name);
+    }
+    assert_eq!(volume.fs.take_snapshot(b"m"), Err(Error::Exists));
+    assert_eq!(volume.fs.take_snapshot(b"a/b"), Err(Error::Invalid));
+    assert_eq!(volume.names(SNAPSHOTS), ["z", "a", "m"]);
+    assert_eq!(volume.names(ROOT), ["a", "b"]);
+    assert_eq!(volume.walk(".snapshots/m/a/f3").map(|file| volume.read(file, 0, 5)), Ok(vec![4; 5]));
+    assert_eq!(volume.walk(".snapshots/n"), Err(Error::NotFound));
+    // A snapshot has none inside.
+    assert_eq!(volume.walk(".snapshots/m/.snapshots"), Err(Error::NotFound));
+    let names: Vec<_> = volume.fs.snapshots().unwrap().into_iter().map(|snapshot| snapshot.name).collect();
+    assert_eq!(names, ["z", "a", "m"]);
+    volume.assert_clean();
+}
+
+#[test]
+fn a_snapshot_that_is_deleted_is_gone_at_once() {
+    let volume = filled();
+    take(&volume, "one");
+    take(&volume, "two");
+    let two = picture_of(&volume, snapshot(&volume, "two"));
+    let a = volume.walk(".snapshots/one/a").unwrap();
+    let (file, linked) =
+        (volume.walk(".snapshots/one/a/f3").unwrap(), volume.walk(".snapshots/one/a/f7").unwrap());
+    volume.fs.delete_snapshot(b"one").unwrap();
+    assert_eq!(volume.fs.delete_snapshot(b"one"), Err(Error::NotFound));
+    assert_eq!(volume.names(SNAPSHOTS), ["two"]);
+    for inode in [file, linked] {
+        assert_eq!(volume.fs.read(inode, 0, 10).map(drop), Err(Error::Stale));
+    }
+    assert_eq!(volume.fs.lookup(a, b"f4").map(drop), Err(Error::Stale));
+    // One of the same name is another.
+    take(&volume, "one");
+    assert_eq!(volume.fs.read(file, 0, 10).map(drop), Err(Error::Stale));
+    assert_eq!(volume.fs.read(linked, 0, 10).map(drop), Err(Error::Stale));
+    assert_ne!(volume.walk(".snapshots/one/a/f3").unwrap(), file);
+    for name in ["one", "two"] {
+        assert_eq!(picture_of(&volume, snapshot(&volume, name)), two);
+    }
+    for name in ["one", "two"] {
+        volume.fs.delete_snapshot(name.as_bytes()).unwrap();
+    }
+    volume.assert_clean();
+    for tree in Tree::ALL {
+        let range = KeyRange::prefix(vec![key::SNAPSHOT_TAG]);
+        let engine = volume.fs.engine();
+        let limit = ScanLimit { entries: 1, bytes: 1 };
+        let scan = engine.waiting(|| engine.scan(tree, &range, Direction::Forward, limit)).unwrap();
+        assert!(scan.entries.is_empty());
+    }
+    volume.remount(false).assert_clean();
+}
+
+#[test]
+fn a_roll_back_brings_everything_back() {
+    let volume = filled();
+    let first = picture_of(&volume, ROOT);
+    let number = volume.walk("a/f7").unwrap();
+    take(&volume, "one");
+    scribble(&volume);
+    let second = picture_of(&volume, ROOT);
+    take(&volume, "two");
+    assert_eq!(volume.fs.roll_back(b"one"), Err(Error::InUse));
+    let volume = volume.remount(false);
+    assert_eq!(volume.fs.roll_back(b"none"), Err(Error::NotFound));
+    roll_back(&volume, "one");
+    assert_eq!(picture_of(&volume, ROOT), first);
+    assert_eq!(waiting(&*volume.fs, |fs| fs.get_xattr(ROOT, b"user.large")).unwrap(), vec![5; 3000]);
+    assert_eq!(volume.walk("a/f7").unwrap(), number);
+    volume.assert_clean();
+    // What is done then is not seen by either snapshot.
+    volume.write(volume.walk("a/f7").unwrap(), 0, b"again");
+    volume.directory(ROOT, "new");
+    let volume = volume.remount(false);
+    assert_eq!(picture_of(&volume, snapshot(&volume, "one")), first);
+    assert_eq!(picture_of(&volume, snapshot(&volume, "two")), second);
+    let volume = volume.remount(false);
+    roll_back(&volume, "two");
+    volume.fs.delete_snapshot(b"two").unwrap();
+    assert_eq!(picture_of(&volume, ROOT), second);
+    volume.assert_clean();
+}
+
+#[test]
+fn what_lies_in_a_snapshot_can_be_cloned_and_copied_out() {
+    let volume = filled();
+    let before = picture_of(&volume, ROOT);
+    take(&volume, "one");
+    scribble(&volume);
+    let one = snapshot(&volume, "one");
+    let clone = |source, name: &str| {
+        let made =
+            waiting(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], source, ROOT, name.as_bytes()));
+        made.unwrap();
+        volume.walk(name).unwrap()
+    };
+    let whole = clone(one, "whole");
+    volume.assert_clean();
+    assert_eq!(picture_of(&volume, whole), before);
+    assert_eq!(waiting(&*volume.fs, |fs| fs.get_xattr(whole, b"user.large")).unwrap(), vec![5; 3000]);
+    let a = clone(volume.walk(".snapshots/one/a").unwrap(), "again");
+    assert_eq!(attributes(&volume, volume.walk("again/linked").unwrap()).links, 2);
+    let linked = clone(volume.walk(".snapshots/one/b/linked").unwrap(), "linked");
+    assert_eq!(attributes(&volume, linked).links, 1);
+    volume.write(linked, 0, b"changed");
+    let file = volume.file(a, "copy");
+    let source = volume.walk(".snapshots/one/a/f30").unwrap();
+    let copied = waiting(&*volume.fs, |fs| fs.copy_range(source, 0, file, 0, 1 << 20)).unwrap();
+    assert_eq!(volume.read(file, 0, 1 << 20), vec![31; copied as usize]);
+    volume.write(volume.walk("whole/a/f30").unwrap(), 0, b"changed");
+    assert_eq!(picture_of(&volume, one), before);
+    volume.assert_clean();
+    volume.remount(false).assert_clean();
+}
+
+#[test]
+fn what_is_unlinked_and_still_open_is_in_no_snapshot() {
+    let volume = filled();
+    let files = [volume.walk("a/f9").unwrap(), volume.walk("a/f7").unwrap()];
+    let (a, b) = (volume.walk("a").unwrap(), volume.walk("b").unwrap());
+    for (directory, name) in [(a, "f9"), (a, "f7"), (a, "linked"), (b, "linked")] {
+        waiting(&*volume.fs, |fs| fs.unlink(&volume.caller, directory, name.as_bytes())).unwrap();
+    }
+    take(&volume, "one");
+    volume.assert_clean();
+    for (file, byte) in files.into_iter().zip([10, 8]) {
+        assert_eq!(volume.read(file, 0, 3), [byte; 3]);
+    }
+    let volume = volume.remount(false);
+    assert_eq!(volume.walk(".snapshots/one/a/f9"), Err(Error::NotFound));
+    volume.assert_clean();
+}
+
+#[test]
+fn broken_snapshots_are_found() {
+    let broken_by = |make: &dyn Fn(u64, &mut Batch)| {
+        let volume = filled();
+        take(&volume, "one");
+        let number = volume.fs.snapshots().unwrap()[0].number;
+        let mut batch = Batch::new();
+        make(number.0, &mut batch);
+        volume.fs.engine().apply(batch).unwrap();
+        let problems = volume.fs.check().unwrap().problems;
+        problems.into_iter().map(|problem| problem.invariant).collect::<Vec<_>>()
+    };
+    let nameless = broken_by(&|_, batch| batch.delete(Tree::Metadata, key::snapshot_name_key(b"one")));
+    assert_eq!(nameless, ["FS-8"]);
+    let two = broken_by(&|_, batch| batch.put(Tree::Metadata, key::snapshot_name_key(b"two"), &b"x"[..]));
+    assert_eq!(two, ["FS-8"]);
+    let block = broken_by(&|number, batch| {
+        let file = key::in_snapshot(&key::snapshot_prefix(number), &key::child_key(b"\0a", b"f30"));
+        batch.delete(Tree::Data, key::block_key(&key::data_prefix(&file), 1));
+    });
+    assert_eq!(block, ["FS-1"]);
+    let name = broken_by(&|number, batch| {
+        batch.delete(
+            Tree::Metadata,
+            key::in_snapshot(&key::snapshot_prefix(number), &key::child_key(b"", b"b")),
+        );
+    });
+    assert!(name.contains(&"FS-2") && name.contains(&"FS-3"), "{name:?}");
+    let link = broken_by(&|number, batch| {
+        let name = key::link_name_key(&key::child_key(b"\0b", b"linked"));
+        batch.delete(Tree::Metadata, key::in_snapshot(&key::snapshot_prefix(number), &name));
+    });
+    assert_eq!(link, ["FS-6"]);
+}

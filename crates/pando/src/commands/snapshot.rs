@@ -1,0 +1,143 @@
+//! `pando snapshot`: takes, lists, deletes snapshots, and goes back to one.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::{Args, Subcommand};
+use pando_fuse::mount_point;
+use serde_json::{Value, json};
+
+use crate::control;
+use crate::failure::{Failure, Result, Status, io_text};
+use crate::output::Output;
+use crate::snapshots;
+use crate::time::{DateTime, from_epoch};
+use crate::volume::{Purpose, Volume, name};
+
+const ABOUT: &str = "\
+Keeps a whole volume as it is at one moment, at once and whatever its size. A snapshot is read-only; it shares its data with the \
+volume until that is changed. In a mounted volume the snapshots are found in the directory .snapshots of its root, which \
+no listing shows: copy from there what is needed, or 'pando clone' it.
+
+Each command takes the mount point of a mounted volume, or the image file or block device of one that is not mounted.";
+
+const EXAMPLES: &str = "\
+Examples:
+  pando snapshot create /mnt before-upgrade
+  pando snapshot list /mnt
+  cp /mnt/.snapshots/before-upgrade/etc/fstab /mnt/etc/
+  pando snapshot rollback disk.img before-upgrade
+  pando snapshot delete /mnt before-upgrade";
+
+/// Arguments of `pando snapshot`.
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
+pub struct SnapshotArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Args)]
+struct Named {
+    /// The directory that the volume is mounted on, or its image file or block device.
+    #[arg(value_name = "MOUNTPOINT|VOLUME")]
+    place: PathBuf,
+    /// The snapshot's name.
+    name: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Take a snapshot.
+    Create(Named),
+    /// List the snapshots, in the order in which they were taken.
+    List {
+        /// The directory that the volume is mounted on, or its image file or block device.
+        #[arg(value_name = "MOUNTPOINT|VOLUME")]
+        place: PathBuf,
+        /// Print a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a snapshot; the space that nothing else uses comes back in the background.
+    Delete(Named),
+    /// Make a volume that is not mounted what it was when the snapshot was taken.
+    ///
+    /// All that has changed since is lost, unless another snapshot has it; the snapshots stay. It is done whole or not at all, also over a
+    /// crash.
+    Rollback(Named),
+}
+
+/// Runs `pando snapshot`.
+pub fn run(args: &SnapshotArgs) -> Result<Status> {
+    match &args.action {
+        Action::Create(Named { place, name }) => act(place, "create", name)?,
+        Action::Delete(Named { place, name }) => act(place, "delete", name)?,
+        Action::Rollback(Named { place, name }) => act(place, "rollback", name)?,
+        Action::List { place, json } => list(place, *json)?,
+    }
+    Ok(Status::Success)
+}
+
+/// The device number of the mount at a place; `None` if it is no directory, and thus a volume.
+fn mounted(place: &Path) -> Result<Option<String>, String> {
+    if !place.is_dir() {
+        return Ok(None);
+    }
+    let entry = mount_point::mounted_at(place).map_err(|error| io_text(&error))?;
+    entry.map(|entry| Some(entry.device)).ok_or_else(|| "no PandoFS volume is mounted there".to_owned())
+}
+
+/// What the daemon or the volume itself answers to a request.
+fn request(place: &Path, request: &Value, purpose: Purpose) -> Result<Value> {
+    let action = request["action"].as_str().unwrap_or_default();
+    let of = request["name"].as_str().map(|name| format!("{name} of ")).unwrap_or_default();
+    let failed = |why: String| {
+        let what = match action {
+            "create" => "take the snapshot",
+            "delete" => "delete the snapshot",
+            "rollback" => "go back to the snapshot",
+            _ => "list the snapshots of",
+        };
+        Failure::new(format!("cannot {what} {of}{}: {why}", name(place)))
+    };
+    match mounted(place).map_err(failed)? {
+        Some(_) if action == "rollback" => Err(failed(
+            "it is mounted; unmount it, and give the volume instead of the mount point".to_owned(),
+        )),
+        Some(device) => {
+            // What the kernel has written and not sent yet belongs to it. A mount that cannot be opened says so itself.
+            if let Ok(directory) = std::fs::File::open(place) {
+                let _ = rustix::fs::syncfs(directory);
+            }
+            control::request_value(&device, request).map_err(|error| failed(error.to_string()))
+        }
+        None => {
+            let volume = Volume::open(place, purpose)?;
+            let outcome = snapshots::answer(volume.file_system(), request).map_err(failed);
+            volume.close().and(outcome)
+        }
+    }
+}
+
+fn act(place: &Path, action: &str, name: &str) -> Result<()> {
+    let asked = json!({ "request": "snapshot", "action": action, "name": name });
+    request(place, &asked, Purpose::Change).map(drop)
+}
+
+fn list(place: &Path, as_json: bool) -> Result<()> {
+    let asked = json!({ "request": "snapshot", "action": "list" });
+    let answer = request(place, &asked, Purpose::Read)?;
+    let mut output = Output::new();
+    if as_json {
+        output.json(&answer)?;
+    } else {
+        for snapshot in answer.as_array().into_iter().flatten() {
+            let seconds = snapshot["taken"].as_i64().unwrap_or_default();
+            let taken: SystemTime = from_epoch(seconds, 0);
+            let name = snapshot["name"].as_str().unwrap_or_default();
+            output.line(format!("{}  {name}", DateTime::from(taken).to_minute()))?;
+        }
+    }
+    output.finish()
+}
