@@ -9,24 +9,18 @@ use pando_fs::operations::{
     waiting,
 };
 use pando_fs::schema::key;
-use pando_fs::{Error, InodeNumber};
+use pando_fs::{Error, FileSystem, InodeNumber, Result};
 
 fn take(volume: &Volume, name: &str) {
-    loop {
-        match volume.fs.take_snapshot(name.as_bytes()) {
-            Err(Error::Miss(miss)) => volume.fs.fetch(miss).unwrap(),
-            other => return other.unwrap(),
-        }
-    }
+    waiting(&*volume.fs, |fs| fs.take_snapshot(name.as_bytes())).unwrap();
 }
 
-fn roll_back(volume: &Volume, name: &str) {
-    loop {
-        match volume.fs.roll_back(name.as_bytes()) {
-            Err(Error::Miss(miss)) => volume.fs.fetch(miss).unwrap(),
-            other => return other.unwrap(),
-        }
-    }
+fn roll_back(volume: &Volume, name: &str) -> Result<()> {
+    waiting(&*volume.fs, |fs| fs.roll_back(name.as_bytes()))
+}
+
+fn delete(volume: &Volume, name: &str) -> Result<()> {
+    waiting(&*volume.fs, |fs| fs.delete_snapshot(name.as_bytes()))
 }
 
 fn attributes(volume: &Volume, inode: InodeNumber) -> Attributes {
@@ -99,7 +93,7 @@ fn scribble(volume: &Volume) {
         }
     }
     volume.rename(ROOT, "a", b, "moved").unwrap();
-    volume.fs.remove_xattr(ROOT, b"user.large").unwrap();
+    waiting(&*volume.fs, |fs| fs.remove_xattr(ROOT, b"user.large")).unwrap();
 }
 
 #[test]
@@ -194,7 +188,7 @@ fn snapshots_are_found_in_a_directory_that_is_not_listed() {
     for name in ["z", "a", "m"] {
         take(&volume, name);
     }
-    assert_eq!(volume.fs.take_snapshot(b"m"), Err(Error::Exists));
+    assert_eq!(waiting(&*volume.fs, |fs| fs.take_snapshot(b"m")), Err(Error::Exists));
     assert_eq!(volume.fs.take_snapshot(b"a/b"), Err(Error::Invalid));
     assert_eq!(volume.names(SNAPSHOTS), ["z", "a", "m"]);
     assert_eq!(volume.names(ROOT), ["a", "b"]);
@@ -202,7 +196,11 @@ fn snapshots_are_found_in_a_directory_that_is_not_listed() {
     assert_eq!(volume.walk(".snapshots/n"), Err(Error::NotFound));
     // A snapshot has none inside.
     assert_eq!(volume.walk(".snapshots/m/.snapshots"), Err(Error::NotFound));
-    let names: Vec<_> = volume.fs.snapshots().unwrap().into_iter().map(|snapshot| snapshot.name).collect();
+    let names: Vec<_> = waiting(&*volume.fs, FileSystem::snapshots)
+        .unwrap()
+        .into_iter()
+        .map(|snapshot| snapshot.name)
+        .collect();
     assert_eq!(names, ["z", "a", "m"]);
     volume.assert_clean();
 }
@@ -216,11 +214,11 @@ fn a_snapshot_that_is_deleted_is_gone_at_once() {
     let a = volume.walk(".snapshots/one/a").unwrap();
     let (file, linked) =
         (volume.walk(".snapshots/one/a/f3").unwrap(), volume.walk(".snapshots/one/a/f7").unwrap());
-    volume.fs.delete_snapshot(b"one").unwrap();
-    assert_eq!(volume.fs.delete_snapshot(b"one"), Err(Error::NotFound));
+    delete(&volume, "one").unwrap();
+    assert_eq!(delete(&volume, "one"), Err(Error::NotFound));
     assert_eq!(volume.names(SNAPSHOTS), ["two"]);
     for inode in [file, linked] {
-        assert_eq!(volume.fs.read(inode, 0, 10).map(drop), Err(Error::Stale));
+        assert_eq!(waiting(&*volume.fs, |fs| fs.read(inode, 0, 10)).map(drop), Err(Error::Stale));
     }
     assert_eq!(volume.fs.lookup(a, b"f4").map(drop), Err(Error::Stale));
     // One of the same name is another.
@@ -232,7 +230,7 @@ fn a_snapshot_that_is_deleted_is_gone_at_once() {
         assert_eq!(picture_of(&volume, snapshot(&volume, name)), two);
     }
     for name in ["one", "two"] {
-        volume.fs.delete_snapshot(name.as_bytes()).unwrap();
+        delete(&volume, name).unwrap();
     }
     volume.assert_clean();
     for tree in Tree::ALL {
@@ -254,10 +252,10 @@ fn a_roll_back_brings_everything_back() {
     scribble(&volume);
     let second = picture_of(&volume, ROOT);
     take(&volume, "two");
-    assert_eq!(volume.fs.roll_back(b"one"), Err(Error::InUse));
+    assert_eq!(roll_back(&volume, "one"), Err(Error::InUse));
     let volume = volume.remount(false);
-    assert_eq!(volume.fs.roll_back(b"none"), Err(Error::NotFound));
-    roll_back(&volume, "one");
+    assert_eq!(roll_back(&volume, "none"), Err(Error::NotFound));
+    roll_back(&volume, "one").unwrap();
     assert_eq!(picture_of(&volume, ROOT), first);
     assert_eq!(waiting(&*volume.fs, |fs| fs.get_xattr(ROOT, b"user.large")).unwrap(), vec![5; 3000]);
     assert_eq!(volume.walk("a/f7").unwrap(), number);
@@ -269,8 +267,8 @@ fn a_roll_back_brings_everything_back() {
     assert_eq!(picture_of(&volume, snapshot(&volume, "one")), first);
     assert_eq!(picture_of(&volume, snapshot(&volume, "two")), second);
     let volume = volume.remount(false);
-    roll_back(&volume, "two");
-    volume.fs.delete_snapshot(b"two").unwrap();
+    roll_back(&volume, "two").unwrap();
+    delete(&volume, "two").unwrap();
     assert_eq!(picture_of(&volume, ROOT), second);
     volume.assert_clean();
 }
@@ -330,7 +328,7 @@ fn broken_snapshots_are_found() {
     let broken_by = |make: &dyn Fn(u64, &mut Batch)| {
         let volume = filled();
         take(&volume, "one");
-        let number = volume.fs.snapshots().unwrap()[0].number;
+        let number = waiting(&*volume.fs, FileSystem::snapshots).unwrap()[0].number;
         let mut batch = Batch::new();
         make(number.0, &mut batch);
         volume.fs.engine().apply(batch).unwrap();
