@@ -219,7 +219,7 @@ fn serve_all(
         }
         for queues in cores {
             let serve = || {
-                let served = ring::serve_core(first, server, queues);
+                let served = ring::serve_core(first, server, cores.len(), queues);
                 if let Err(error) = served {
                     report(&format!("requests do not come over io_uring: {error}"));
                 }

@@ -26,8 +26,11 @@ use super::{Device, Reply};
 use crate::protocol::{Answer, Header, Malformed, Operation, fixed_bytes};
 use crate::serve::Server;
 
-/// Requests that a queue serves at once; further ones of its core wait in the kernel.
-const SLOTS: usize = 8;
+/// Requests that a queue serves at once, at least and at most; further ones of its core wait in the kernel.
+const SLOTS: [usize; 2] = [2, 8];
+
+/// Slots of all queues, if that leaves the least for each: with long requests each comes to hold 1 MiB of memory.
+const ALL_SLOTS: usize = 64;
 
 /// Lends a slot for the first time.
 const REGISTER: u32 = 1;
@@ -108,16 +111,22 @@ struct Thread<'a> {
     slots: usize,
 }
 
-/// Serves the queues of a core on this thread until the file system is unmounted. An error means that the kernel does
-/// not want them; it goes on over /dev/fuse then.
-pub(crate) fn serve_core(device: &Device, server: &Server, queues: &[u16]) -> io::Result<()> {
-    let core = queues.first().expect("a core has its own queue");
-    let mut cores = CpuSet::new();
-    cores.set(usize::from(*core));
-    // Elsewhere it is slower, and works.
-    let _ = rustix::thread::sched_setaffinity(None, &cores);
+/// How many slots the queue of each of so many cores has.
+fn slots_of_a_queue(cores: usize) -> usize {
+    (ALL_SLOTS / cores).clamp(SLOTS[0], SLOTS[1])
+}
 
-    let queue_of: Vec<u16> = std::iter::repeat_n(*core, SLOTS).chain(queues[1..].iter().copied()).collect();
+/// Serves the queues of one of so many cores on this thread until the file system is unmounted. An error means that the kernel does
+/// not want them; it goes on over /dev/fuse then.
+pub(crate) fn serve_core(device: &Device, server: &Server, cores: usize, queues: &[u16]) -> io::Result<()> {
+    let core = queues.first().expect("a core has its own queue");
+    let mut here = CpuSet::new();
+    here.set(usize::from(*core));
+    // Elsewhere it is slower, and works.
+    let _ = rustix::thread::sched_setaffinity(None, &here);
+
+    let own = std::iter::repeat_n(*core, slots_of_a_queue(cores));
+    let queue_of: Vec<u16> = own.chain(queues[1..].iter().copied()).collect();
     let slots = queue_of.len();
     let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let queue = Queue { answered: Mutex::default(), wake, server: std::thread::current().id() };
@@ -257,5 +266,10 @@ mod tests {
         assert_eq!(numbers("0\n"), Some(vec![0]));
         assert_eq!(numbers("0-2,5,7-8\n"), Some(vec![0, 1, 2, 5, 7, 8]));
         assert_eq!(numbers("none"), None);
+    }
+
+    #[test]
+    fn many_cores_share_the_slots() {
+        assert_eq!([1, 8, 16, 64].map(slots_of_a_queue), [8, 8, 4, 2]);
     }
 }
