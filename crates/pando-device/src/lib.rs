@@ -6,7 +6,6 @@ pub mod buffer;
 pub mod device;
 mod discard;
 pub mod file;
-pub mod fuse_request;
 pub mod memory;
 mod pool;
 pub mod simulated;

@@ -48,13 +48,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Its entry in the table.
-    fn encode(number: u64, taken: Timestamp) -> Bytes {
+    /// Its entry in the table, which stands under its name.
+    pub fn encode(&self) -> Bytes {
+        let taken = Timestamp::from(self.taken);
         let mut out = BytesMut::with_capacity(LENGTH);
         out.put_u8(VERSION);
         out.put_u8(KIND);
         out.put_bytes(0, 6);
-        out.put_u64_le(number);
+        out.put_u64_le(self.number.0);
         out.put_i64_le(taken.seconds);
         out.put_u32_le(taken.nanoseconds);
         out.put_bytes(0, 4);
@@ -62,7 +63,7 @@ impl Snapshot {
     }
 
     /// Reads an entry of the table. Never trusts the bytes.
-    pub(crate) fn decode(name: &[u8], bytes: &[u8]) -> Option<Self> {
+    pub fn decode(name: &[u8], bytes: &[u8]) -> Option<Self> {
         let array = |at: usize| bytes.get(at..at + 8)?.try_into().ok();
         if bytes.len() != LENGTH || bytes[..2] != [VERSION, KIND] {
             return None;
@@ -106,7 +107,12 @@ impl FileSystem {
             batch.delete_range(Tree::Data, KeyRange::prefix(came));
         }
         batch.put(Tree::Metadata, prefix, record.encode());
-        batch.put(Tree::Metadata, name_key, Snapshot::encode(number, self.now()));
+        let snapshot = Snapshot {
+            name: Bytes::copy_from_slice(name),
+            number: InodeNumber(number),
+            taken: self.now().into(),
+        };
+        batch.put(Tree::Metadata, name_key, snapshot.encode());
         self.store.apply(batch)
     }
 
@@ -261,9 +267,10 @@ mod tests {
     #[test]
     fn an_entry_of_the_table_survives_the_way_there_and_back() {
         let taken = Timestamp { seconds: -7, nanoseconds: 5 };
-        let bytes = Snapshot::encode(u64::MAX - 3, taken);
-        let expected = Snapshot { name: "n".into(), number: InodeNumber(u64::MAX - 3), taken: taken.into() };
-        assert_eq!(Snapshot::decode(b"n", &bytes), Some(expected));
+        let snapshot = Snapshot { name: "n".into(), number: InodeNumber(u64::MAX - 3), taken: taken.into() };
+        let bytes = snapshot.encode();
+        assert_eq!(bytes.len(), LENGTH);
+        assert_eq!(Snapshot::decode(b"n", &bytes), Some(snapshot));
         for length in 0..bytes.len() {
             assert_eq!(Snapshot::decode(b"n", &bytes[..length]), None);
         }

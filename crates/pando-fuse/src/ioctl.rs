@@ -8,10 +8,11 @@
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::BorrowedFd;
 
-use pando_device::fuse_request::{REQUEST_TYPE, fuse_request};
 use pando_fs::InodeNumber;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
+
+use crate::transport::{REQUEST_TYPE, fuse_request};
 
 const TICKET_BYTES: usize = 16;
 const NAME_BYTES_MAX: usize = 255;

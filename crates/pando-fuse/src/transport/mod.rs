@@ -1,12 +1,14 @@
 //! How requests come from the kernel and answers go back: [`device`] reads and writes /dev/fuse, [`ring`] uses io_uring
-//! for what comes most often, where the kernel offers that.
+//! for what comes most often, where the kernel offers that. [`fuse_request`] is for the programs at the other end.
 
 mod clone;
 mod device;
+mod fuse_request;
 pub(crate) mod ring;
 mod slot;
 
 pub(crate) use device::{Device, handshake, receive};
+pub(crate) use fuse_request::{REQUEST_TYPE, fuse_request};
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! ioctl on an open file of a FUSE mount, for which there is no safe wrapper. What the requests mean is said where they are defined.
+//! The other way round: a program's ioctl on an open file of a FUSE mount, for which there is no safe wrapper.
+#![expect(unsafe_code, reason = "no safe wrapper makes an ioctl of a number of our own")]
 
 use std::os::fd::BorrowedFd;
 
@@ -10,11 +11,11 @@ use rustix::ioctl::{Opcode, Updater, ioctl};
 const FUSE_MAGIC: u64 = 0x6573_5546;
 
 /// The type of all requests that may be made here: the second byte of their numbers. Nothing in the kernel uses it.
-pub const REQUEST_TYPE: u8 = 0xda;
+pub(crate) const REQUEST_TYPE: u8 = 0xda;
 
 /// Makes the request `REQUEST` of the daemon behind an open file: `argument` goes there and comes back as the daemon leaves it, each as far
 /// as the request's number says. ENOTTY where the file is on no FUSE mount.
-pub fn fuse_request<const REQUEST: Opcode, const LENGTH: usize>(
+pub(crate) fn fuse_request<const REQUEST: Opcode, const LENGTH: usize>(
     file: BorrowedFd<'_>,
     argument: &mut [u8; LENGTH],
 ) -> Result<(), Errno> {
