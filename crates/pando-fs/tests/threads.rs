@@ -4,11 +4,40 @@ mod common;
 
 use common::Volume;
 use pando_device::simulated::Random;
-use pando_fs::operations::{FileType, Operations, ROOT, RenameMode};
-use pando_fs::{Error, InodeNumber};
+use pando_fs::operations::{FileType, Operations, ROOT, RenameMode, SNAPSHOTS};
+use pando_fs::{Error, InodeNumber, Result};
 
 const THREADS: u64 = 4;
 const STEPS: usize = 3000;
+
+/// Takes a snapshot, deletes one, or looks into one.
+fn snapshot(volume: &Volume, random: &mut Random, name: &[u8]) -> Result<()> {
+    let fs = &volume.fs;
+    match random.below(4) {
+        0 => fs.take_snapshot(name),
+        1 => fs.delete_snapshot(name),
+        _ => {
+            let root = fs.lookup(SNAPSHOTS, name)?.attributes.inode;
+            let mut found = Vec::new();
+            let handle = fs.open_directory(root)?;
+            let mut list = |entry: &pando_fs::operations::DirectoryEntry| {
+                found.extend(entry.attributes.map(|attributes| attributes.inode));
+                true
+            };
+            let listed = fs.read_directory(root, handle, 0, true, &mut list);
+            fs.close_directory(root, handle);
+            for inode in found {
+                match fs.read(inode, 0, 100) {
+                    Ok(_) | Err(Error::IsADirectory | Error::Stale) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+                fs.forget(inode, 1);
+            }
+            fs.forget(root, 1);
+            listed
+        }
+    }
+}
 
 /// Walks to a directory by random steps, does one thing there, and gives all references back.
 fn step(volume: &Volume, random: &mut Random) {
@@ -37,7 +66,7 @@ fn step(volume: &Volume, random: &mut Random) {
     let (at, to) = (walk(random, &mut held), walk(random, &mut held));
     let (caller, fs) = (&volume.caller, &volume.fs);
     let (old, new) = (name(random), name(random));
-    let made = match random.below(12) {
+    let made = match random.below(15) {
         0 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).map(Some),
         1 | 2 => fs.make_directory(caller, at, old, 0o755).map(Some),
         3 => fs.unlink(caller, at, old).map(|()| None),
@@ -57,6 +86,18 @@ fn step(volume: &Volume, random: &mut Random) {
             fs.close_directory(at, handle);
             listed.map(|()| None)
         }),
+        // Of directories only those without others: clones of clones would fill the volume.
+        12 | 13 => match held.last().map(|inode| fs.get_attributes(*inode)) {
+            Some(Ok(found)) if found.file_type != FileType::Directory || found.links == 2 => {
+                fs.clone_tree(caller, &[], found.inode, to, new).map(|()| None)
+            }
+            _ => Ok(None),
+        },
+        14 => match snapshot(volume, random, old) {
+            // It was deleted while it was looked into.
+            Err(Error::Stale) => Ok(None),
+            other => other.map(|()| None),
+        },
         // A file and a link to it, made with nothing else between them by this thread.
         10 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).and_then(|entry| {
             let linked = fs.link(entry.attributes.inode, to, new);
