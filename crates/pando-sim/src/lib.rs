@@ -16,6 +16,10 @@ pub mod runner;
 pub mod shrink;
 pub mod workload;
 
+/// A simulation opens a small volume many thousands of times, which is mostly a matter of memory.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The seeds a test runs: the one in `PANDO_SEED` alone, so that a failure can be run again; else 1, 2, ... up to
 /// `PANDO_SEEDS` or `usual`.
 pub fn seeds(usual: u64) -> Vec<u64> {
