@@ -171,7 +171,7 @@ impl Volume {
                     if let Operation::MoveRange { tree, from, .. } = operation {
                         let from = KeyRange::prefix(from.clone());
                         self.inject_range(*tree, &from, msn);
-                        self.root(*tree).heal_soon(from);
+                        self.root(*tree).wounds.lock().add(from);
                     }
                 }
             }

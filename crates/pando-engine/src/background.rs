@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use pando_format::Tree;
 use parking_lot::{Condvar, Mutex};
 
+use crate::betree::heal::HEALED_TOGETHER;
 use crate::betree::node::Body;
 use crate::options::Background;
 use crate::volume::Volume;
@@ -20,17 +21,14 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 /// say, must not hold up what could.
 const WAITS_MAX: u32 = 100;
 
-/// More ranges than these do not wait to be healed: trees to which clones come faster would grow in height without bound.
-const TO_HEAL_MAX: usize = 8;
-
 /// What waits in a root for maintenance.
 struct RootLoad {
     /// Memory of messages.
     bytes: usize,
     /// Clones put theirs there first, so they can be many more than there should be.
     edges: usize,
-    /// Ranges.
-    to_heal: usize,
+    /// Surgeries that are not healed.
+    wounds: usize,
 }
 
 /// Who is to be woken.
@@ -132,20 +130,22 @@ impl Volume {
     fn trees_want_maintenance(&self) -> bool {
         Tree::ALL.into_iter().any(|tree| {
             let load = self.root_load(tree);
-            load.bytes > self.shape.node_bytes || load.edges > self.shape.fanout * 2 || load.to_heal > 0
+            load.bytes > self.shape.node_bytes
+                || load.edges > self.shape.fanout * 2
+                || load.wounds >= HEALED_TOGETHER
         })
     }
 
     /// What waits in a root for maintenance.
     fn root_load(&self, tree: Tree) -> RootLoad {
         let slot = self.root(tree);
-        let to_heal = slot.to_heal.lock().len();
+        let wounds = slot.wounds.lock().count;
         let root = slot.read();
         let state = root.state.read();
         match &state.body {
-            Body::Leaf(leaf) => RootLoad { bytes: leaf.bytes(), edges: 0, to_heal },
+            Body::Leaf(leaf) => RootLoad { bytes: leaf.bytes(), edges: 0, wounds },
             Body::Interior(interior) => {
-                RootLoad { bytes: interior.buffer_bytes(), edges: interior.children.len(), to_heal }
+                RootLoad { bytes: interior.buffer_bytes(), edges: interior.children.len(), wounds }
             }
         }
     }
@@ -170,7 +170,7 @@ impl Volume {
                 let load = self.root_load(tree);
                 load.bytes <= self.shape.node_bytes * 4
                     && load.edges <= self.shape.fanout * 2
-                    && load.to_heal <= TO_HEAL_MAX
+                    && load.wounds < HEALED_TOGETHER * 2
             })
     }
 

@@ -30,14 +30,7 @@ impl Volume {
         if self.fit_root(tree)? {
             return Ok(true);
         }
-        let cut = root.to_heal.lock().pop();
-        if let Some(range) = cut {
-            match self.heal(tree, &range) {
-                Ok(true) => root.heal_soon(range),
-                // What is damaged stays as it is.
-                Ok(false) | Err(Error::Damaged { .. }) => {}
-                Err(error) => return Err(error),
-            }
+        if self.heal_if_due(tree)? {
             return Ok(true);
         }
         let node = root.read().clone();

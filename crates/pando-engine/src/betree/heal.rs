@@ -2,22 +2,51 @@
 //!
 //! Surgery leaves edges that show little of what is behind them, and hides keys behind range deletes that wait above. What is cloned
 //! or moved next would lead to nodes that hold far more than the range, each clone would add edges near the root, and the
-//! tree would grow in height with every clone, whatever it holds. So healing follows each surgery closely: back-pressure
-//! lets few ranges wait ([`crate::background`]).
+//! tree would grow in height with every clone, whatever it holds. Healing a range may cost as much as writing a leaf or
+//! two, so a few surgeries are healed together, but never many: back-pressure sees to that ([`crate::background`]).
 
 use pando_format::{Bound, KeyRange, Side, Tree};
 
 use super::message_buffer::MessageBuffer;
 use super::node::NodeRef;
-use crate::Result;
 use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// Surgeries on a tree that are healed together. A move counts twice.
+pub(crate) const HEALED_TOGETHER: usize = 8;
 
 impl Volume {
+    /// Heals one range if there has been enough surgery; false if there is nothing to do. Only for the holder of the maintenance token.
+    pub(crate) fn heal_if_due(&self, tree: Tree) -> Result<bool> {
+        let is_due = self.root(tree).wounds.lock().count >= HEALED_TOGETHER;
+        Ok(is_due && self.heal_next(tree)?)
+    }
+
+    /// Heals all ranges: for a checkpoint, so that what is cut off does not reach the device.
+    pub(crate) fn heal_all(&self) -> Result<()> {
+        for tree in Tree::ALL {
+            let _token = self.root(tree).maintenance.lock();
+            while self.has_space_to_flush() && self.heal_next(tree)? {}
+        }
+        Ok(())
+    }
+
+    fn heal_next(&self, tree: Tree) -> Result<bool> {
+        let Some(range) = self.root(tree).wounds.lock().pop() else { return Ok(false) };
+        match self.heal(tree, &range) {
+            Ok(true) => self.root(tree).wounds.lock().ranges.push(range),
+            // What is damaged stays as it is.
+            Ok(false) | Err(Error::Damaged { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
     /// Heals the nodes at the ends of a range that was cloned to, or moved away. Interior nodes that are seen in part are copied
     /// (INT-3), so that they no longer hold what only others see; neighbours that are small together are joined. True if
     /// some were: others may have come together by that, and the range is to be healed again. Only for the holder of
     /// the maintenance token.
-    pub(crate) fn heal(&self, tree: Tree, range: &KeyRange) -> Result<bool> {
+    fn heal(&self, tree: Tree, range: &KeyRange) -> Result<bool> {
         let mut joined = false;
         for bound in [&range.lower, &range.upper] {
             for side in [Side::Before, Side::After] {

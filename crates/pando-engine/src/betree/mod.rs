@@ -1,7 +1,7 @@
 //! The lifted Be-tree: messages, nodes, flush, split and merge, queries, range operations.
 
 pub(crate) mod flush;
-mod heal;
+pub(crate) mod heal;
 pub(crate) mod interior;
 pub(crate) mod leaf;
 pub(crate) mod lifting;

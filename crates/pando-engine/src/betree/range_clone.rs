@@ -206,7 +206,7 @@ impl Volume {
                 for goto in gotos {
                     self.inject_goto(tree, &Goto { msn, ..goto });
                 }
-                self.root(tree).heal_soon(whole.clone());
+                self.root(tree).wounds.lock().add(whole.clone());
                 // The lowest are the oldest.
                 for buffer in carried.into_iter().rev() {
                     let Messages { ranges, gotos, keyed } = buffer.into_messages();

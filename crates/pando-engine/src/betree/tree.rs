@@ -22,10 +22,38 @@ pub(crate) struct TreeRoot {
     pub(crate) maintenance: Mutex<()>,
     /// Leaves that have grown too large on the straight path and wait to be split, and a key of each.
     pub(crate) overgrown: Mutex<Vec<(NodeId, Bytes)>>,
-    /// Ranges that have been cloned to or moved away, to be healed.
-    pub(crate) to_heal: Mutex<Vec<KeyRange>>,
+    /// What is to be healed.
+    pub(crate) wounds: Mutex<Wounds>,
     /// Set when a range delete in the root covers a whole subtree, which maintenance then cuts off.
     pub(crate) covered: AtomicBool,
+}
+
+/// Where surgery has been done since the tree was last healed.
+#[derive(Default)]
+pub(crate) struct Wounds {
+    /// Ranges that were cloned to, or moved away; each once.
+    pub(crate) ranges: Vec<KeyRange>,
+    /// How often.
+    pub(crate) count: usize,
+}
+
+impl Wounds {
+    /// Notes that the nodes at the ends of a range are to be brought back in shape.
+    pub(crate) fn add(&mut self, range: KeyRange) {
+        self.count += 1;
+        if !self.ranges.contains(&range) {
+            self.ranges.push(range);
+        }
+    }
+
+    /// The next range to be healed. The count goes back with the last.
+    pub(crate) fn pop(&mut self) -> Option<KeyRange> {
+        let range = self.ranges.pop();
+        if range.is_none() {
+            self.count = 0;
+        }
+        range
+    }
 }
 
 impl TreeRoot {
@@ -35,16 +63,8 @@ impl TreeRoot {
             root: RwLock::new(root),
             maintenance: Mutex::new(()),
             overgrown: Mutex::default(),
-            to_heal: Mutex::default(),
+            wounds: Mutex::default(),
             covered: AtomicBool::new(false),
-        }
-    }
-
-    /// Notes that the nodes at the ends of a range are to be brought back in shape.
-    pub(crate) fn heal_soon(&self, range: KeyRange) {
-        let mut waiting = self.to_heal.lock();
-        if !waiting.contains(&range) {
-            waiting.push(range);
         }
     }
 
