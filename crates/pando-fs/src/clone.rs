@@ -17,6 +17,7 @@ use pando_engine::{Batch, Bound, KeyRange, ScanLimit, Tree};
 use crate::inode::{Inode, States};
 use crate::link::put_redirect;
 use crate::namei::check_new_name;
+use crate::names::Names;
 use crate::operations::{Caller, FileType, InodeNumber};
 use crate::rename::{End, is_at_or_below};
 use crate::schema::{Record, Redirect, XattrValue, key, number};
@@ -50,14 +51,17 @@ impl FileSystem {
     ) -> Result<()> {
         let (source, directory) = (self.inode(number)?, self.writable_inode(parent)?);
         check_new_name(&directory, name)?;
+        // The path is asked for with the names locked: without them the directory may be removed behind it.
         if source.is_directory() {
             let epoch = self.namespace.write();
+            let mut names = directory.names()?;
             let to = End::new(&directory, name, *epoch)?;
-            self.clone_locked(caller, groups, &source, &to, *epoch)
+            self.clone_locked(caller, groups, &source, &to, &mut names, *epoch)
         } else {
             let epoch = self.namespace.read();
+            let mut names = directory.names()?;
             let to = End::new(&directory, name, *epoch)?;
-            self.clone_locked(caller, groups, &source, &to, *epoch)
+            self.clone_locked(caller, groups, &source, &to, &mut names, *epoch)
         }
     }
 
@@ -67,13 +71,13 @@ impl FileSystem {
         groups: &[u32],
         source: &Arc<Inode>,
         to: &End,
+        names: &mut Names,
         epoch: u64,
     ) -> Result<()> {
-        let mut names = to.directory.names()?;
         if is_at_or_below(to.directory, source) {
             return Err(Error::Invalid);
         }
-        if self.resolve(to.directory, &names, &to.path, to.name)?.is_some() {
+        if self.resolve(to.directory, names, &to.path, to.name)?.is_some() {
             return Err(Error::Exists);
         }
         let mut parked: Vec<_> = self.parked.at(&to.key).into_iter().collect();

@@ -76,11 +76,11 @@ impl Tickets {
     }
 }
 
-/// The groups of a process, as /proc tells; none where it does not.
-pub(crate) fn groups_of(pid: u32) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    groups.split_whitespace().filter_map(|group| group.parse().ok()).collect()
+/// The groups of a process, as /proc tells; `None` where it does not, as for a process of another pid namespace.
+pub(crate) fn groups_of(pid: u32) -> Option<Vec<u32>> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
+    Some(groups.split_whitespace().filter_map(|group| group.parse().ok()).collect())
 }
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
     fn the_groups_of_this_process_are_those_that_the_kernel_says() {
         let mut expected: Vec<u32> =
             rustix::process::getgroups().unwrap().into_iter().map(|group| group.as_raw()).collect();
-        let mut found = groups_of(std::process::id());
+        let mut found = groups_of(std::process::id()).unwrap();
         expected.sort_unstable();
         found.sort_unstable();
         assert_eq!(found, expected);

@@ -78,7 +78,12 @@ impl Server {
             ioctl::IDENTIFY => reply.send(Answer::ioctl(&self.tickets.issue(header.uid, inode))),
             ioctl::CLONE => match self.tickets.clone_request(header.uid, argument) {
                 Ok((source, name)) => {
-                    let (caller, groups) = (caller(header, 0), ioctl::groups_of(header.pid));
+                    let caller = caller(header, 0);
+                    // A group that a file's mode says less to than to others cannot be passed over.
+                    let Some(groups) = ioctl::groups_of(header.pid).or((caller.uid == 0).then(Vec::new))
+                    else {
+                        return reply.send(Answer::Refused(Errno::ACCESS));
+                    };
                     let (name, kernel) = (Bytes::copy_from_slice(name), self.kernel.clone());
                     self.dispatcher.change(reply, move |fs| {
                         fs.clone_tree(&caller, &groups, source, inode, &name)?;
@@ -235,11 +240,11 @@ const OPEN_KEEP_CACHE: u32 = 1 << 1;
 
 /// The answer to an ioctl that made a name: the kernel must first forget that there was none, and the directory's attributes.
 fn came_to_be(directory: InodeNumber, name: Bytes, kernel: Arc<Device>) -> Answer {
-    Answer::Later(Box::new(move || {
+    let forget = move || {
         kernel.notify(&invalidate_name(directory.0, &name));
         kernel.notify(&invalidate_attributes(directory.0));
-        Answer::ioctl(&[])
-    }))
+    };
+    Answer::Later(Box::new(Answer::ioctl(&[])), Box::new(forget))
 }
 
 fn done(result: Result<()>) -> Result<Answer> {

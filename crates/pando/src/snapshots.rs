@@ -1,7 +1,7 @@
 //! Requests about snapshots: what the daemon of a mounted volume answers, and `pando snapshot` itself for one that is
 //! not mounted.
 
-use pando_fs::operations::Operations;
+use pando_fs::operations::{Operations, changing, waiting};
 use pando_fs::{Error, FileSystem};
 use serde_json::{Value, json};
 
@@ -17,8 +17,7 @@ pub fn answer(fs: &FileSystem, request: &Value) -> Result<Value, String> {
         Some("delete") => done(changing(fs, |fs| fs.delete_snapshot(name)).and_then(|()| fs.sync())),
         Some("rollback") => done(changing(fs, |fs| fs.roll_back(name)).and_then(|()| fs.sync())),
         Some("list") => {
-            let snapshots =
-                pando_fs::operations::waiting(fs, FileSystem::snapshots).map_err(|error| text(&error))?;
+            let snapshots = waiting(fs, FileSystem::snapshots).map_err(|error| text(&error))?;
             let line = |snapshot: pando_fs::Snapshot| {
                 let (seconds, _) = since_epoch(snapshot.taken);
                 json!({ "name": String::from_utf8_lossy(&snapshot.name), "taken": seconds })
@@ -35,19 +34,5 @@ fn text(error: &Error) -> String {
         Error::Exists => "there is one of this name already".to_owned(),
         Error::Invalid => "this cannot be a snapshot's name".to_owned(),
         error => error.to_string(),
-    }
-}
-
-/// Makes a call that changes something, with room for it and what it misses in memory.
-fn changing<T>(
-    fs: &FileSystem,
-    mut call: impl FnMut(&FileSystem) -> pando_fs::Result<T>,
-) -> pando_fs::Result<T> {
-    loop {
-        fs.make_room(true)?;
-        match pando_fs::operations::waiting(fs, &mut call) {
-            Err(Error::Busy) => {}
-            other => return other,
-        }
     }
 }

@@ -7,6 +7,7 @@
 
 use pando_format::{Bound, KeyRange, Side, Tree};
 
+use super::interior::Child;
 use super::message_buffer::MessageBuffer;
 use super::node::NodeRef;
 use crate::volume::Volume;
@@ -14,6 +15,9 @@ use crate::{Error, Result};
 
 /// Surgeries on a tree that are healed together. A move counts twice.
 pub(crate) const HEALED_TOGETHER: usize = 8;
+
+/// Flushes through one edge for one way down: range deletes may come to a root as fast as they go.
+const FLUSHES_MAX: usize = 2;
 
 impl Volume {
     /// Heals one range if there has been enough surgery; false if there is nothing to do. Only for the holder of the maintenance token.
@@ -61,6 +65,7 @@ impl Volume {
         let mut node = self.root(tree).read().clone();
         let mut own = KeyRange::all();
         let mut joined = false;
+        let mut flushes = 0;
         while node.state.read().height > 0 {
             self.load_all(&node)?;
             let index = {
@@ -81,11 +86,9 @@ impl Volume {
             }
             // What gotos lead to is in its place, and what range deletes cover is gone, only when they have come down.
             let surgical = |buffer: &MessageBuffer| !buffer.gotos().is_empty() || !buffer.ranges().is_empty();
-            if node.state.read().interior().children[index]
-                .buffer
-                .get()
-                .is_some_and(|buffer| surgical(buffer))
-            {
+            let waits = |child: &Child| child.buffer.get().is_some_and(|buffer| surgical(buffer));
+            if flushes < FLUSHES_MAX && waits(&node.state.read().interior().children[index]) {
+                flushes += 1;
                 self.flush_child(&node, &own, index)?;
                 continue;
             }
@@ -101,6 +104,7 @@ impl Volume {
             own = node.state.read().interior().bounds_below(index, &own)?.0;
             bound = bound.strip(&lifted);
             node = child;
+            flushes = 0;
         }
         Ok(joined)
     }

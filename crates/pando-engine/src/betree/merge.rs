@@ -123,12 +123,12 @@ impl Volume {
         if id.is_empty() {
             return Ok((0, usize::from(height > 0)));
         }
-        let node = match (self.cache.peek(id), &visible) {
-            (Some(node), _) => node,
-            // It shows little, and its header says how little.
-            (None, Some(_)) => self.node(id)?,
-            // Its length on the device says enough, and a large one is not read for this.
-            (None, None) => return Ok((self.stored_length(id), usize::from(height > 0))),
+        let node = match self.cache.peek(id) {
+            Some(node) => node,
+            // The length of a leaf on the device says enough.
+            None if height == 0 && visible.is_none() => return Ok((self.stored_length(id), 0)),
+            // The header of a node says how many edges it has, and how little of it is seen.
+            None => self.node(id)?,
         };
         let state = node.state.read();
         let all = KeyRange::all();

@@ -13,7 +13,6 @@
 
 use bytes::Bytes;
 use pando_format::edge::{Goto, Xf};
-use pando_format::key::KEY_LENGTH_MAX;
 use pando_format::{Bound, KeyRange, Msn, NodeId, Pending, Tree};
 use std::sync::atomic::Ordering;
 
@@ -99,9 +98,6 @@ impl Volume {
             for (key, value) in piece.entries {
                 bytes += key.len() + value.len();
                 let key: Bytes = [&to[..], &key[from.len()..]].concat().into();
-                if key.len() > KEY_LENGTH_MAX {
-                    return Err(Error::TooLarge { what: "a key" });
-                }
                 entries.push((key, value));
             }
             if bytes >= limit.bytes {

@@ -46,8 +46,9 @@ pub(crate) enum Answer {
     Buffer(Vec<u8>),
     /// Pieces of a file, back to back, as the file system keeps them.
     Pieces(Vec<Bytes>),
-    /// Known only when this has run, which waits for locks of the kernel's: it must be on a thread that serves no requests (FU-4).
-    Later(Box<dyn FnOnce() -> Answer + Send>),
+    /// This answer, once something has run that waits for locks of the kernel's: it must be on a thread that serves no requests
+    /// (FU-4).
+    Later(Box<Answer>, Box<dyn FnOnce() + Send>),
     /// It was not done.
     Refused(Errno),
 }

@@ -44,7 +44,7 @@ impl Device {
             Answer::Buffer(bytes) => self.answer_with(unique, bytes),
             Answer::Pieces(pieces) => self.answer_with_pieces(unique, pieces),
             Answer::Refused(errno) => self.refuse(unique, *errno),
-            Answer::Later(_) => unreachable!("what comes later comes once"),
+            Answer::Later(..) => unreachable!("what comes later comes once"),
         };
         match sent {
             // The request is gone, with its connection or, when it was aborted, alone.

@@ -42,10 +42,20 @@ impl Reply {
 
     pub(crate) fn send(mut self, answer: Answer) {
         match answer {
-            Answer::Later(make) => {
+            Answer::Later(answer, first) => {
+                let may_wait = match &self.way {
+                    Some(Way::Ring(queue, slot)) => queue.keep(slot),
+                    _ => true,
+                };
+                if !may_wait {
+                    self.answer(&answer);
+                }
                 let name = "pando-notify".to_owned();
                 // If no thread can be started, the reply is dropped.
-                let _ = std::thread::Builder::new().name(name).spawn(move || self.answer(&make()));
+                let _ = std::thread::Builder::new().name(name).spawn(move || {
+                    first();
+                    self.answer(&answer);
+                });
             }
             answer => self.answer(&answer),
         }
@@ -63,6 +73,7 @@ impl Reply {
         match self.way.take() {
             Some(Way::Device(device)) => device.answer(self.unique, answer),
             Some(Way::Ring(queue, mut slot)) => {
+                queue.release(&slot);
                 slot.answer(self.unique, answer);
                 queue.hand_in(slot);
             }

@@ -12,6 +12,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::thread::ThreadId;
 
 use io_uring::squeue::Entry128;
@@ -47,9 +49,25 @@ pub(crate) struct Queue {
     answered: Mutex<Vec<Slot>>,
     wake: OwnedFd,
     server: ThreadId,
+    /// Slots of the core itself.
+    own: usize,
+    /// The slot, plus one, of a request that waits for a lock of the kernel's before it is answered; 0 if none does.
+    kept: AtomicUsize,
 }
 
 impl Queue {
+    /// Whether a slot may be kept until a lock of the kernel's has been had: one at most, and not where it is the only one. Who holds the lock
+    /// may be waiting for a slot.
+    pub(super) fn keep(&self, slot: &Slot) -> bool {
+        let mark = slot.index() + 1;
+        mark <= self.own && self.own > 1 && self.kept.compare_exchange(0, mark, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Says that a slot goes back.
+    pub(super) fn release(&self, slot: &Slot) {
+        let _ = self.kept.compare_exchange(slot.index() + 1, 0, AcqRel, Relaxed);
+    }
+
     /// Takes a slot with its answer; from any thread.
     pub(super) fn hand_in(&self, slot: Slot) {
         self.answered.lock().push(slot);
@@ -125,11 +143,13 @@ pub(crate) fn serve_core(device: &Device, server: &Server, cores: usize, queues:
     // Elsewhere it is slower, and works.
     let _ = rustix::thread::sched_setaffinity(None, &here);
 
-    let own = std::iter::repeat_n(*core, slots_of_a_queue(cores));
-    let queue_of: Vec<u16> = own.chain(queues[1..].iter().copied()).collect();
+    let own = slots_of_a_queue(cores);
+    let queue_of: Vec<u16> = std::iter::repeat_n(*core, own).chain(queues[1..].iter().copied()).collect();
     let slots = queue_of.len();
     let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let queue = Queue { answered: Mutex::default(), wake, server: std::thread::current().id() };
+    let server_thread = std::thread::current().id();
+    let kept = AtomicUsize::new(0);
+    let queue = Queue { answered: Mutex::default(), wake, server: server_thread, own, kept };
     let mut thread = Thread {
         // One entry more, for what wakes it.
         ring: new_ring((slots + 1).next_power_of_two())?,

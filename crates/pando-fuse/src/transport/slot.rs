@@ -113,7 +113,7 @@ impl Slot {
             Answer::Buffer(bytes) => (None, self.fill(&[bytes])),
             Answer::Pieces(pieces) => (None, self.fill(pieces)),
             Answer::Refused(errno) => (Some(*errno), 0),
-            Answer::Later(_) => unreachable!("what comes later comes once"),
+            Answer::Later(..) => unreachable!("what comes later comes once"),
         };
         self.finish(unique, error, length);
     }

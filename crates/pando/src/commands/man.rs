@@ -58,7 +58,7 @@ fn render(command: &clap::Command, man: &Man) -> io::Result<Vec<u8>> {
     let more = command.get_after_long_help().or(command.get_after_help());
     let more = more.map(ToString::to_string).unwrap_or_default();
     sections(&more).to_writer(&mut text)?;
-    if !command.has_subcommands() {
+    if command.get_name() != "pando" {
         let mut roff = Roff::new();
         roff.control("SH", ["EXIT STATUS"]).text([roman(exit_status(command.get_name()))]);
         roff.control("SH", ["SEE ALSO"]).text([roman("pando(8)")]);
