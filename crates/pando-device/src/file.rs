@@ -186,6 +186,14 @@ impl FileDevice {
     }
 }
 
+impl Drop for FileDevice {
+    /// Unlocks by name: a child that another thread has just forked holds the descriptor, and with it the lock, until it executes
+    /// its program.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl Device for FileDevice {
     fn capacity(&self) -> u64 {
         self.capacity
