@@ -1,17 +1,18 @@
-//! Records as the first version wrote them, in `fixtures/format-1/name_record`: they find a layout that drifts, and are the
-//! seeds of the fuzz target of that name. `PANDO_WRITE_FIXTURES=1 cargo test -p pando-fs --test fixtures` writes them
+//! Records as the first version wrote them, in folders of `fixtures/format-1`: they find a layout that drifts, and are the
+//! seeds of the fuzz targets of these names. `PANDO_WRITE_FIXTURES=1 cargo test -p pando-fs --test fixtures` writes them
 //! anew; do that only together with a change of the format's version, into a new folder.
 
 use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use pando_fs::operations::FileType;
 use pando_fs::schema::{NameRecord, Record, Redirect, Timestamp, Xattr, XattrValue};
+use pando_fs::{InodeNumber, Snapshot};
 
 /// The fixture, which must be what this version makes of the same sample.
 fn exact(name: &str, encoded: &[u8]) -> Vec<u8> {
-    let path =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/format-1/name_record").join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/format-1").join(name);
     if std::env::var_os("PANDO_WRITE_FIXTURES").is_some() {
         std::fs::create_dir_all(path.parent().expect("a fixture lies in a folder")).unwrap();
         std::fs::write(&path, encoded).unwrap();
@@ -34,13 +35,22 @@ fn inode_records() {
         Xattr { name: "user.a".into(), value: XattrValue::Inline("value".into()) },
         Xattr { name: "security.b".into(), value: XattrValue::Large(60_000) },
     ];
-    let bytes = exact("inode.bin", &record.encode());
+    let bytes = exact("name_record/inode.bin", &record.encode());
     assert_eq!(NameRecord::decode(&bytes), Ok(NameRecord::Inode(record)));
 }
 
 #[test]
 fn redirects() {
     let redirect = Redirect { number: 0x0102_0304_0506_0708, file_type: FileType::Regular };
-    let bytes = exact("redirect.bin", &redirect.encode());
+    let bytes = exact("name_record/redirect.bin", &redirect.encode());
     assert_eq!(NameRecord::decode(&bytes), Ok(NameRecord::Redirect(redirect)));
+}
+
+#[test]
+fn snapshots() {
+    let taken = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
+    let snapshot =
+        Snapshot { name: Bytes::from_static(b"today"), number: InodeNumber(0x8877_6655_4433_2211), taken };
+    let bytes = exact("snapshot/entry.bin", &snapshot.encode());
+    assert_eq!(Snapshot::decode(b"today", &bytes), Some(snapshot));
 }

@@ -39,8 +39,8 @@ impl Volume {
         let Some(range) = self.root(tree).wounds.lock().pop() else { return Ok(false) };
         match self.heal(tree, &range) {
             Ok(true) => self.root(tree).wounds.lock().ranges.push(range),
-            // What is damaged stays as it is.
-            Ok(false) | Err(Error::Damaged { .. }) => {}
+            // What cannot be read stays as it is.
+            Ok(false) | Err(Error::Damaged { .. } | Error::Device(_)) => {}
             Err(error) => return Err(error),
         }
         Ok(true)
