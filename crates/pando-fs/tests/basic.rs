@@ -4,7 +4,7 @@ mod common;
 
 use common::{Volume, bytes};
 use pando_fs::operations::{
-    AllocateMode, FileType, Operations, ROOT, RenameMode, Seek, SetAttributes, XattrMode,
+    AllocateMode, FileType, Operations, ROOT, RenameMode, Seek, SetAttributes, XattrMode, changing,
 };
 use pando_fs::{Error, InodeNumber};
 
@@ -274,4 +274,15 @@ fn forgotten_inodes_come_back_from_the_volume() {
     assert_eq!(volume.walk("a/f"), Ok(file));
     assert_eq!(volume.read(file, 0, 10), b"data");
     assert_eq!(volume.fs.get_attributes(InodeNumber(77)), Err(Error::Stale));
+}
+
+#[test]
+fn what_finds_no_room_behind_a_few_waits_does_not_fit() {
+    let volume = Volume::new();
+    let mut calls = 0;
+    let answer: pando_fs::Result<()> = changing(&*volume.fs, |_| {
+        calls += 1;
+        Err(Error::Busy)
+    });
+    assert_eq!((answer, calls), (Err(Error::NoSpace), 4));
 }

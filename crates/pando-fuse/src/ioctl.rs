@@ -121,5 +121,6 @@ mod tests {
         expected.sort_unstable();
         found.sort_unstable();
         assert_eq!(found, expected);
+        assert_eq!(groups_of(u32::MAX), None);
     }
 }

@@ -125,11 +125,7 @@ impl Volume {
         if above.missing_part().is_some() {
             return Ok(false);
         }
-        self.mark_dirty(parent, &mut above);
-        let interior = above.interior_mut();
-        interior.children[index].cut_off();
-        interior.join_empty();
-        self.account(&mut above);
+        self.cut_edge(parent, &mut above, index);
         self.settle([id], []);
         Ok(true)
     }

@@ -41,9 +41,7 @@ impl Volume {
             return Ok(false);
         }
         self.merge_pair(parent, own, left)?;
-        if parent.state.read().interior().children.get(left).is_some() {
-            self.split_if_wide(parent, own, left)?;
-        }
+        self.split_if_wide(parent, own, left)?;
         Ok(true)
     }
 
@@ -90,13 +88,18 @@ impl Volume {
         if !nothing || above.missing_part().is_some() {
             return Ok(false);
         }
-        self.mark_dirty(parent, &mut above);
-        let interior = above.interior_mut();
-        interior.children[index].cut_off();
-        interior.join_empty();
-        self.account(&mut above);
+        self.cut_edge(parent, &mut above, index);
         self.drop_node(&child, &mut below);
         Ok(true)
+    }
+
+    /// Makes an edge lead to nothing. The node is loaded; what stood behind the edge is the caller's to let go.
+    pub(crate) fn cut_edge(&self, node: &NodeRef, state: &mut Node, index: usize) {
+        self.mark_dirty(node, state);
+        let interior = state.interior_mut();
+        interior.children[index].cut_off();
+        interior.join_empty();
+        self.account(state);
     }
 
     /// True if what an edge and the next one show fits into one node, as far as that can be told without reading more than headers.

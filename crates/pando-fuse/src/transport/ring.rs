@@ -281,6 +281,27 @@ fn set_length(entry: &mut Entry128, length: u32) {
 mod tests {
     use super::*;
 
+    /// Clones that waited for the lock of a directory took all slots, and who held the lock waited for one.
+    #[test]
+    fn one_slot_at_most_waits_for_the_kernel() {
+        let queue = |own| Queue {
+            answered: Mutex::default(),
+            wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
+            server: std::thread::current().id(),
+            own,
+            kept: AtomicUsize::new(0),
+        };
+        let [first, second] = [0, 1].map(|index| Slot::new(index).unwrap());
+        let two = queue(2);
+        assert!(two.keep(&first) && !two.keep(&second));
+        two.release(&second);
+        assert!(!two.keep(&second), "the first is still kept");
+        two.release(&first);
+        assert!(two.keep(&second));
+        assert!(!queue(1).keep(&first), "there is no other slot");
+        assert!(!queue(1).keep(&second), "it is the only one of a core that is not there");
+    }
+
     #[test]
     fn lists_of_cores() {
         assert_eq!(numbers("0\n"), Some(vec![0]));
