@@ -26,10 +26,11 @@ use crate::transfer::{Failure, Transfer, aligned_pieces};
 use crate::uring::Rings;
 use crate::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest, pool};
 
-/// How often, and how long apart, a block device's lock is tried: whoever probes new devices (udev) holds it for a
-/// moment whenever a writer has closed one.
-const LOCK_TRIES: u32 = 50;
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// How often, and how long apart, a block device in use is tried: whoever probes new devices (udev) holds its lock for a
+/// moment whenever a writer has closed one, and a child that another thread has forked keeps the descriptor of a device
+/// closed meanwhile until it executes its program.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// What may be done with an open volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +86,8 @@ impl FileDevice {
         };
         // Without O_CREAT, O_EXCL has a meaning for block devices only.
         flags.set(OFlags::EXCL, is_block_device && access == Access::Exclusive);
-        let (file, is_direct) = open_direct(path, flags, Mode::empty()).map_err(failed)?;
+        let (file, is_direct) =
+            while_busy(is_block_device, || open_direct(path, flags, Mode::empty())).map_err(failed)?;
         Self::adopt(file, path, is_direct, access, backend)
     }
 
@@ -282,12 +284,19 @@ fn lock(file: &OwnedFd, access: Access, is_block_device: bool) -> Result<(), Err
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
         Access::Exclusive => FlockOperation::NonBlockingLockExclusive,
     };
-    let mut tries = if is_block_device { LOCK_TRIES } else { 1 };
+    while_busy(is_block_device, || rustix::fs::flock(file, operation))
+}
+
+/// Makes a call that somebody else's use of the device may refuse, again and again for a second if it is a block device.
+fn while_busy<T>(is_block_device: bool, mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut tries = if is_block_device { BUSY_TRIES } else { 1 };
     loop {
-        tries -= 1;
-        match rustix::fs::flock(file, operation) {
-            Err(Errno::INTR) => tries += 1,
-            Err(Errno::WOULDBLOCK) if tries > 0 => std::thread::sleep(LOCK_PAUSE),
+        match call() {
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK | Errno::BUSY) if tries > 1 => {
+                tries -= 1;
+                std::thread::sleep(BUSY_PAUSE);
+            }
             other => return other,
         }
     }

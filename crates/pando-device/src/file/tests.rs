@@ -17,6 +17,17 @@ impl LoopDevice {
         let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
         output.status.success().then(|| Self(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
     }
+
+    /// Runs a test with a new image and, where it can be had, a loop device over it.
+    fn with(test: impl FnOnce(&str)) {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("image");
+        drop(FileDevice::create(&image, CAPACITY).unwrap());
+        match Self::attach(&image) {
+            Some(looped) => test(&looped.0),
+            None => println!("skipped: losetup refused"),
+        }
+    }
 }
 
 impl Drop for LoopDevice {
@@ -137,16 +148,27 @@ fn one_writer_or_many_readers() {
 
 #[test]
 fn a_block_device_in_use_is_refused() {
-    let directory = tempfile::tempdir().unwrap();
-    let image = directory.path().join("image");
-    drop(FileDevice::create(&image, CAPACITY).unwrap());
-    let Some(looped) = LoopDevice::attach(&image) else {
-        println!("skipped: losetup refused");
-        return;
-    };
-    let device = FileDevice::open(&looped.0, Access::Exclusive).unwrap();
-    assert_eq!(device.capacity(), CAPACITY);
-    assert!(matches!(FileDevice::open(&looped.0, Access::Exclusive), Err(DeviceError::InUse { .. })));
+    LoopDevice::with(|looped| {
+        let device = FileDevice::open(looped, Access::Exclusive).unwrap();
+        assert_eq!(device.capacity(), CAPACITY);
+        assert!(matches!(FileDevice::open(looped, Access::Exclusive), Err(DeviceError::InUse { .. })));
+    });
+}
+
+/// A child of another thread held a closed descriptor until it executed its program, so that a device opened again at once
+/// was in use.
+#[test]
+fn a_block_device_that_is_let_go_of_in_a_moment_is_opened() {
+    LoopDevice::with(|looped| {
+        let other =
+            rustix::fs::open(looped, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| FileDevice::open(looped, Access::Exclusive));
+            std::thread::yield_now();
+            drop(other);
+            opened.join().unwrap().unwrap();
+        });
+    });
 }
 
 #[test]
