@@ -18,6 +18,15 @@ pub fn reference(context: &Context, parts: &[&str]) -> Result<PathBuf, Failure> 
         return Ok(place);
     }
     let archive = archive()?;
+    let folder = context.tools.join("linux-source");
+    tool::create_directory(&folder)?;
+    // Two tests that want the same parts take turns; the lock ends with the file.
+    let path = place.with_extension("lock");
+    let lock = at("cannot create", &path, fs::File::create(&path))?;
+    at("cannot lock", &path, lock.lock())?;
+    if place.is_dir() {
+        return Ok(place);
+    }
     let unfinished = place.with_extension("unfinished");
     if unfinished.exists() {
         at("cannot remove", &unfinished, fs::remove_dir_all(&unfinished))?;
