@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const TIME_OUT: Duration = Duration::from_secs(60);
+const TIME_OUT: Duration = Duration::from_secs(600);
 
 /// A volume and a directory to mount it on.
 struct Place {

@@ -12,7 +12,7 @@ use pando_fuse::{MountError, MountOptions, Session, Transport, Unmounter};
 use tempfile::TempDir;
 
 /// No test takes this long unless something hangs.
-const TIME_OUT: Duration = Duration::from_secs(60);
+const TIME_OUT: Duration = Duration::from_secs(600);
 
 thread_local! {
     /// How the mounts of this thread's test talk with the kernel.

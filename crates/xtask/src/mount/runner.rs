@@ -1,7 +1,7 @@
 //! Starts each test in its namespaces, holds it to its time limit, and reports one line a test.
 //!
-//! The chain is: setpriv (dies with the runner), unshare (whose child dies with it), a shell that is the first process
-//! of the new process namespace and reaps orphans, and the test itself, `xtask mount-one`.
+//! The chain is: setpriv (dies with the runner), unshare (whose child dies with it), scripts/first-process, which is that of
+//! the new process namespace, holds the limit and ends what a test has left, and the test itself, `xtask mount-one`.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -12,10 +12,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::volume::{self, Kind};
-use super::{Context, Failure, Test};
+use super::{Context, Failure, LIMIT, LIMIT_FULL, Test};
 
 /// Exit status of the inner process that says "skipped"; the reason is its last line of output.
 const SKIPPED: u8 = 77;
+/// Exit statuses of scripts/first-process after its time limit, which timeout(1) chooses.
+const OUT_OF_TIME: [i32; 2] = [124, 137];
+/// How long the first process may take to clean up after the limit of its test, before the kernel does.
+const CLEANING: Duration = Duration::from_secs(120);
 /// Tests under way at once. Each is a load and a daemon that mostly wait for each other.
 const AT_A_TIME: usize = 2;
 /// How much of the log of a failed test is shown.
@@ -122,10 +126,11 @@ fn outcome(test: &Test, options: &Options) -> Result<(), Failure> {
     }
     fs::create_dir_all(&context.work).map_err(io("cannot create"))?;
     let log = context.work.join("log");
-    let limit = if options.full { test.limit_full } else { test.limit };
+    let limit = if options.full { LIMIT_FULL } else { LIMIT };
     let status = run_isolated(test, options, &context, &log, limit).map_err(io("cannot start a test in"))?;
     let text = tail(&log).map_err(io("cannot read the log in"))?;
-    let result = match status {
+    let result = match status.filter(|status| !status.code().is_some_and(|code| OUT_OF_TIME.contains(&code)))
+    {
         Some(status) if status.success() => Ok(()),
         Some(status) if status.code() == Some(SKIPPED.into()) => {
             Err(Failure::Skipped(text.lines().last().unwrap_or("for a reason it does not say").to_owned()))
@@ -188,8 +193,8 @@ fn run_isolated(
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]);
     command.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]);
-    // The shell stays, as the first process, because something follows its command.
-    command.args(["sh", "-c", "\"$0\" \"$@\"; exit $?"]).arg(std::env::current_exe()?);
+    command.arg(context.source.join("scripts/first-process")).arg(limit.as_secs().to_string());
+    command.arg(std::env::current_exe()?);
     command.args(["mount-one", test.name, options.kind.name(), if options.full { "full" } else { "short" }]);
     command.stdin(Stdio::null());
     if !options.verbose {
@@ -200,7 +205,7 @@ fn run_isolated(
     }
     debug_assert!(context.work.is_dir());
     let mut child = command.spawn()?;
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + limit + CLEANING;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));

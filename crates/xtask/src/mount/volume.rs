@@ -10,7 +10,7 @@ use super::tool::{self, at};
 use super::{Context, Failure};
 
 /// A mount must be usable after this time, recovery included.
-const MOUNT_LIMIT: Duration = Duration::from_secs(60);
+const MOUNT_LIMIT: Duration = Duration::from_secs(600);
 
 /// A tmpfs that only one test sees. Mount points are in it because every user may walk there, which is not so in a
 /// build directory below a home.
