@@ -193,14 +193,19 @@ impl Volume {
         }
     }
 
-    /// SP-1: lets a change through only if the space holds it beside everything that is still to be written.
+    /// SP-1: lets a change through only if the space holds it beside everything that is still to be written. Where a
+    /// checkpoint would release some, the volume is not full: flushes alone can use up what was free a moment ago, and
+    /// leave it behind them for the next checkpoint.
     fn admit(&self, bytes: u64) -> Result<()> {
-        let fits = || {
-            let free = self.allocator.counters().usable;
-            free >= self.space_needed() + bytes + bytes / 8
-        };
-        if fits() {
+        let waits = || self.signals.checkpoint_runs() || self.checkpoint_releases();
+        // Looked at on both sides of the count: a checkpoint may end in between, or a flush.
+        let waited = waits();
+        if self.allocator.counters().usable >= self.space_needed() + space_for(bytes) {
             return Ok(());
+        }
+        if waited || waits() {
+            self.signals.await_checkpoint();
+            return Err(Error::Busy);
         }
         Err(Error::NoSpace)
     }
@@ -227,6 +232,11 @@ impl Volume {
             }
         }
     }
+}
+
+/// Bytes of the device that a change of so many bytes may take.
+pub(crate) fn space_for(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / 8)
 }
 
 fn check_keys(operation: &Operation) -> Result<()> {

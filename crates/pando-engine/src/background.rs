@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use pando_format::Tree;
 use parking_lot::{Condvar, Mutex};
 
+use crate::apply::space_for;
 use crate::betree::heal::HEALED_TOGETHER;
 use crate::betree::node::Body;
+use crate::checkpoint_turns::CheckpointTurns;
 use crate::options::Background;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -41,6 +43,8 @@ pub(crate) struct Signals {
     progress: Condvar,
     /// Set when a checkpoint would give something that somebody waits for.
     checkpoint_wanted: AtomicBool,
+    /// Checkpoints that changes wait for.
+    turns: CheckpointTurns,
 }
 
 #[derive(Default)]
@@ -60,7 +64,30 @@ impl Signals {
             checkpoint: Condvar::new(),
             progress: Condvar::new(),
             checkpoint_wanted: AtomicBool::new(false),
+            turns: CheckpointTurns::default(),
         }
+    }
+
+    /// Says that a checkpoint begins.
+    pub(crate) fn checkpoint_begins(&self) {
+        self.turns.begin();
+    }
+
+    /// Says that the checkpoint that began last is durable, and what it released is free.
+    pub(crate) fn checkpoint_is_done(&self) {
+        self.turns.end();
+        self.progress();
+    }
+
+    /// True if a checkpoint has begun and is not done.
+    pub(crate) fn checkpoint_runs(&self) -> bool {
+        self.turns.is_running()
+    }
+
+    /// Lets changes wait until a whole checkpoint is done that begins from now on.
+    pub(crate) fn await_checkpoint(&self) {
+        self.turns.await_next();
+        self.want_checkpoint();
     }
 
     /// Wakes whoever waits for room.
@@ -122,7 +149,7 @@ impl Volume {
         {
             self.signals.wake_tree();
         }
-        if self.log.used_bytes() >= self.log.capacity() / 2 || self.wants_space() {
+        if self.log.used_bytes() >= self.log.capacity() / 2 || self.wants_space(0) {
             self.signals.want_checkpoint();
         }
     }
@@ -150,17 +177,31 @@ impl Volume {
         }
     }
 
-    /// True if changes may come without waiting: memory, log and space have room.
-    pub(crate) fn has_room(&self) -> bool {
-        self.has_memory() && self.log.used_bytes() <= self.log.capacity() / 4 * 3 && !self.wants_space()
+    /// True if a change of so many bytes may come without waiting: memory, log and space have room, and no change that was
+    /// refused waits for a checkpoint.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        !self.signals.turns.is_awaited() && self.has_room_now(bytes)
     }
 
-    /// True if space is short and a checkpoint would release some.
-    fn wants_space(&self) -> bool {
+    fn has_room_now(&self, bytes: u64) -> bool {
+        self.has_memory() && self.log.used_bytes() <= self.log.capacity() / 4 * 3 && !self.wants_space(bytes)
+    }
+
+    /// True if space is short for a change of so many bytes and a checkpoint would release some.
+    fn wants_space(&self, bytes: u64) -> bool {
+        let releases = self.checkpoint_releases();
         let counters = self.allocator.counters();
-        let short = counters.usable < self.space_needed() + counters.capacity / 64;
+        let margin = (counters.capacity / 64).max(space_for(bytes));
+        releases && counters.usable < self.space_needed() + margin
+    }
+
+    /// True if the next checkpoint releases space worth waiting for. What is going to be free is looked for in the order in
+    /// which it gets there, so that none of it is missed on its way.
+    pub(crate) fn checkpoint_releases(&self) -> bool {
         let dead = self.dead_bytes.load(Ordering::Relaxed);
-        short && counters.deferred + self.cache.dirty_bytes() + dead > counters.capacity / 128
+        let dirty = self.cache.dirty_bytes();
+        let counters = self.allocator.counters();
+        counters.deferred + dirty + dead > counters.capacity / 128
     }
 
     /// True if the cache is within its budget, and maintenance not far behind.
@@ -187,12 +228,21 @@ impl Volume {
         }
     }
 
-    /// Waits until there is room, or helps with the work that makes it. No lock may be held.
-    pub(crate) fn make_room(&self) -> Result<()> {
+    /// Waits until there is room for a change of so many bytes, or helps with the work that makes it. No lock may be held.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
         let mut waits = 0;
-        while !self.options.read_only && !self.has_room() {
+        // What is refused from now on does not hold up whoever waits already.
+        let awaited = self.signals.turns.awaited();
+        loop {
+            let released = self.signals.turns.is_done(awaited);
+            if self.options.read_only || released && self.has_room_now(bytes) {
+                return Ok(());
+            }
             self.check_writable()?;
             self.wake_workers();
+            if !self.signals.turns.has_begun(awaited) || self.wants_space(bytes) {
+                self.signals.want_checkpoint();
+            }
             match self.options.background {
                 Background::Manual => {
                     if !self.background_step()? {
@@ -203,12 +253,12 @@ impl Volume {
                     if waits == WAITS_MAX || self.signals.state.lock().stop {
                         return Ok(());
                     }
-                    waits += 1;
+                    // A checkpoint ends, however long it takes.
+                    waits += u32::from(released);
                     self.wait_for_progress();
                 }
             }
         }
-        Ok(())
     }
 
     /// One step of whatever is to be done; false if there is nothing.
@@ -221,7 +271,7 @@ impl Volume {
             return Ok(true);
         }
         let half_full = self.log.used_bytes() >= self.log.capacity() / 2;
-        if self.signals.checkpoint_wanted.swap(false, Ordering::Relaxed) || half_full || self.wants_space() {
+        if self.signals.checkpoint_wanted.swap(false, Ordering::Relaxed) || half_full || self.wants_space(0) {
             self.checkpoint(false)?;
             return Ok(true);
         }

@@ -37,13 +37,14 @@ impl Volume {
         let _one = self.checkpointing.lock();
         self.check_writable()?;
         let start = Instant::now();
+        self.signals.checkpoint_begins();
         let result = self.write_checkpoint(clean);
         if let Err(error) = result {
             return Err(self.poison(&format_args!("a checkpoint failed: {error}")));
         }
         self.stats.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.stats.checkpoint_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
-        self.signals.progress();
+        self.signals.checkpoint_is_done();
         Ok(())
     }
 

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use crate::stats::Stats;
 use crate::volume::Volume;
 use crate::{
-    Batch, Direction, FormatOptions, KeyRange, Lsn, Miss, Options, Result, Scan, ScanLimit, Tree, background,
-    recovery,
+    Batch, Direction, FormatOptions, KeyRange, Lsn, Miss, Options, Refusals, Result, Scan, ScanLimit, Tree,
+    background, recovery,
 };
 
 /// Checkpoints of a volume that is closed while much of it is dead, at most.
@@ -47,20 +47,37 @@ impl Engine {
     /// for log space, never with a lock of its own held; call [`Engine::make_room`] before taking locks.
     ///
     /// # Errors
-    /// [`crate::Error::NoSpace`] if the volume is full, [`crate::Error::TooLarge`], [`crate::Error::ReadOnly`]. Nothing has changed then.
+    /// [`crate::Error::Busy`] if there is no space before the next checkpoint, [`crate::Error::NoSpace`] if the volume is full, [`crate::Error::TooLarge`], [`crate::Error::ReadOnly`]. Nothing has changed then.
     pub fn apply(&self, batch: Batch) -> Result<Lsn> {
         self.volume.apply(batch)
     }
 
-    /// True if changes may come without waiting for memory, log or space.
-    pub fn has_room(&self) -> bool {
-        self.volume.has_room()
+    /// True if a change of so many bytes may come without waiting for memory, log or space.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.volume.has_room(bytes)
     }
 
-    /// Waits until there is memory and log space for more changes, and what space can be released is released. Call it
-    /// with no lock held.
-    pub fn make_room(&self) -> Result<()> {
-        self.volume.make_room()
+    /// Waits until there is memory and log space for a change of so many bytes, and what space can be released is
+    /// released: behind an [`crate::Error::Busy`] that is a whole checkpoint. Call it with no lock held.
+    pub fn make_room(&self, bytes: u64) -> Result<()> {
+        self.volume.make_room(bytes)
+    }
+
+    /// Makes a change that this thread may wait for: makes room for its bytes, fetches what it misses, and tries again as
+    /// long as it is answered [`crate::Error::Busy`] and [`Refusals`] allow. Call it with no lock held.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`] for what does not fit, and whatever else the change answers.
+    pub fn changing<T>(&self, bytes: u64, mut change: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut refusals = Refusals::default();
+        loop {
+            self.make_room(bytes)?;
+            match self.waiting(&mut change) {
+                Err(crate::Error::Busy) if refusals.may_wait() => {}
+                Err(crate::Error::Busy) => return Err(crate::Error::NoSpace),
+                other => return other,
+            }
+        }
     }
 
     /// The value of a key, or [`crate::Error::Miss`].

@@ -1,5 +1,7 @@
 //! What can go wrong in the engine.
 
+use std::time::{Duration, Instant};
+
 use pando_device::DeviceError;
 use pando_format::{NodeId, Tree};
 
@@ -34,6 +36,9 @@ pub enum Error {
         /// What was found instead.
         what: String,
     },
+    /// There is no space, but the next checkpoint releases some; nothing has been changed. Let go of all locks, call
+    /// [`crate::Engine::make_room`], which waits for that checkpoint, and try again as long as [`Refusals`] allow.
+    Busy,
     /// The volume is full.
     NoSpace,
     /// The volume takes no changes, since when it was opened so or something failed.
@@ -75,6 +80,7 @@ impl std::fmt::Display for Error {
             Self::Miss(miss) => write!(f, "node {} is not in memory", miss.node.0),
             Self::Device(error) => error.fmt(f),
             Self::Damaged { what } | Self::NotAVolume { what } | Self::Invalid { what } => f.write_str(what),
+            Self::Busy => f.write_str("there is no space before the next checkpoint"),
             Self::NoSpace => f.write_str("the volume is full"),
             Self::ReadOnly { why } => write!(f, "the volume is read-only: {why}"),
             Self::TooLarge { what } => write!(f, "{what} is too large"),
@@ -83,3 +89,29 @@ impl std::fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// How often one change was answered [`Error::Busy`]. Behind each refusal a whole checkpoint has released what it could, so a
+/// change that is refused again and again, by what others write meanwhile, does not fit.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    count: u32,
+    first: Option<Instant>,
+}
+
+impl Refusals {
+    /// Counts one more; false if it was the last to be waited for.
+    pub fn may_wait(&mut self) -> bool {
+        let first = *self.first.get_or_insert_with(Instant::now);
+        self.count += 1;
+        self.count <= REFUSALS_MAX && (self.count <= REFUSALS_MIN || first.elapsed() < REFUSED_TIME_MAX)
+    }
+}
+
+/// So many refusals are waited for at most.
+const REFUSALS_MAX: u32 = 15;
+
+/// So many are waited for however slow the device is.
+const REFUSALS_MIN: u32 = 5;
+
+/// Time for which a change is tried, within these bounds.
+const REFUSED_TIME_MAX: Duration = Duration::from_secs(10);

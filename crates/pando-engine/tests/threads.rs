@@ -54,8 +54,7 @@ fn work(engine: &Engine, thread: u32) -> Vec<Option<Vec<u8>>> {
                 expected[number as usize] = Some(value(round));
             }
         }
-        engine.make_room().unwrap();
-        engine.apply(batch).unwrap();
+        engine.changing(0, || engine.apply(batch.clone())).unwrap();
     }
     expected
 }

@@ -56,6 +56,7 @@ impl From<pando_engine::Error> for Error {
     fn from(error: pando_engine::Error) -> Self {
         match error {
             pando_engine::Error::Miss(miss) => Self::Miss(miss),
+            pando_engine::Error::Busy => Self::Busy,
             pando_engine::Error::NoSpace => Self::NoSpace,
             pando_engine::Error::ReadOnly { .. } => Self::ReadOnly,
             other => Self::Engine(other),

@@ -149,7 +149,7 @@ impl FileSystem {
     /// of the file system afterwards. Waits for the device.
     pub fn close(&self) -> Result<()> {
         if !self.read_only {
-            self.store.engine().make_room()?;
+            self.store.engine().make_room(0)?;
             self.reclaim_all_orphans();
         }
         self.store.engine().close().map_err(Error::Engine)
@@ -391,14 +391,14 @@ impl Operations for FileSystem {
         Ok(self.store.engine().fetch(miss)?)
     }
 
-    fn make_room(&self, may_wait: bool) -> Result<()> {
+    fn make_room(&self, bytes: u64, may_wait: bool) -> Result<()> {
         let engine = self.store.engine();
-        if engine.has_room() {
+        if engine.has_room(bytes) {
             return Ok(());
         }
         if !may_wait {
             return Err(Error::Busy);
         }
-        Ok(engine.make_room()?)
+        Ok(engine.make_room(bytes)?)
     }
 }

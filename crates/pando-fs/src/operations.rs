@@ -11,6 +11,7 @@
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use pando_engine::Refusals;
 
 use crate::{Error, Miss};
 
@@ -334,9 +335,9 @@ pub trait Operations: Send + Sync {
     fn statistics(&self) -> Result<Statistics>;
     /// Brings what a call missed into memory. Waits for the device.
     fn fetch(&self, miss: Miss) -> Result<()>;
-    /// Waits until there is room for more changes. Call before each changing request, with a thread that may wait if
-    /// it answers [`Error::Busy`] to `may_wait == false`.
-    fn make_room(&self, may_wait: bool) -> Result<()>;
+    /// Waits until there is room for a change of so many bytes. Call before each changing request, with a thread that may
+    /// wait if it answers [`Error::Busy`] to `may_wait == false`.
+    fn make_room(&self, bytes: u64, may_wait: bool) -> Result<()>;
 }
 
 /// Runs a call, fetching what it misses, until it has an answer. Waits for the device.
@@ -349,20 +350,26 @@ pub fn waiting<O: Operations + ?Sized, T>(fs: &O, mut call: impl FnMut(&O) -> Re
     }
 }
 
-/// Runs a call that changes something: waits for room before each try. What still finds no room behind so many waits does not fit.
-/// Waits for the device.
-pub fn changing<O: Operations + ?Sized, T>(fs: &O, mut call: impl FnMut(&O) -> Result<T>) -> Result<T> {
-    let mut refusals = 0;
+/// Runs a call that writes a few bytes: see [`changing_bytes`].
+pub fn changing<O: Operations + ?Sized, T>(fs: &O, call: impl FnMut(&O) -> Result<T>) -> Result<T> {
+    changing_bytes(fs, 0, call)
+}
+
+/// Runs a call that writes so many bytes: waits for room before each try. What still finds no room behind as many waits as
+/// [`Refusals`] allow does not fit. Waits for the device.
+pub fn changing_bytes<O: Operations + ?Sized, T>(
+    fs: &O,
+    bytes: u64,
+    mut call: impl FnMut(&O) -> Result<T>,
+) -> Result<T> {
+    let mut refusals = Refusals::default();
     loop {
-        fs.make_room(true)?;
+        fs.make_room(bytes, true)?;
         match call(fs) {
             Err(Error::Miss(miss)) => fs.fetch(miss)?,
-            Err(Error::Busy) if refusals == REFUSALS_MAX => return Err(Error::NoSpace),
-            Err(Error::Busy) => refusals += 1,
+            Err(Error::Busy) if refusals.may_wait() => {}
+            Err(Error::Busy) => return Err(Error::NoSpace),
             other => return other,
         }
     }
 }
-
-/// How often a change is tried again behind a wait for room.
-const REFUSALS_MAX: u32 = 3;

@@ -144,7 +144,7 @@ impl FileSystem {
                 batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(lies_under)));
                 batch.note_freed(record.data_bytes());
                 batch.delete(Tree::Metadata, orphan_key);
-                engine.make_room()?;
+                engine.make_room(0)?;
                 self.store.apply(batch)?;
             }
             range = scan.rest;

@@ -72,10 +72,7 @@ impl Store {
     /// some: nothing has changed then.
     pub(crate) fn apply(&self, batch: Batch) -> Result<()> {
         if !batch.is_empty() {
-            match self.engine.apply(batch) {
-                Err(pando_engine::Error::NoSpace) if !self.engine.has_room() => return Err(Error::Busy),
-                result => result?,
-            };
+            self.engine.apply(batch)?;
             if let Some(observe) = self.observe.get() {
                 observe();
             }

@@ -169,7 +169,7 @@ fn whole_files_and_aligned_ranges_are_shared_and_stay_apart() {
     let (from, to, other) = (volume.file(ROOT, "from"), volume.file(ROOT, "to"), volume.file(ROOT, "other"));
     let mut expected: Vec<u8> = (0..3 * MIB + 5000).map(|at| (at / 4096) as u8).collect();
     for (piece, bytes) in expected.chunks(128 << 10).enumerate() {
-        volume.fs.make_room(true).unwrap();
+        volume.fs.make_room(0, true).unwrap();
         volume.write(from, (piece * (128 << 10)) as u64, bytes);
     }
     let before = volume.fs.engine().stats().ranges_cloned;
@@ -284,5 +284,6 @@ fn what_finds_no_room_behind_a_few_waits_does_not_fit() {
         calls += 1;
         Err(Error::Busy)
     });
-    assert_eq!((answer, calls), (Err(Error::NoSpace), 4));
+    assert_eq!(answer, Err(Error::NoSpace));
+    assert!((6..=16).contains(&calls), "{calls} calls");
 }

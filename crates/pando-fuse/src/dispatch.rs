@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use pando_fs::operations::{changing, waiting};
+use pando_fs::operations::{changing_bytes, waiting};
 use pando_fs::{Error, Operations, Result};
 
 use crate::errno;
@@ -21,7 +21,10 @@ pub(crate) type Report = Arc<dyn Fn(&str) + Send + Sync>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Query,
-    Change,
+    /// Which writes so many bytes; 0 for what is small in any case.
+    Change {
+        bytes: u64,
+    },
 }
 
 /// Takes requests from a transport to the file system.
@@ -57,7 +60,17 @@ impl Dispatcher {
         reply: Reply,
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        self.run(Kind::Change, reply, call);
+        self.change_bytes(0, reply, call);
+    }
+
+    /// Serves a request that writes so many bytes, with room for them.
+    pub(crate) fn change_bytes(
+        &self,
+        bytes: usize,
+        reply: Reply,
+        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
+    ) {
+        self.run(Kind::Change { bytes: bytes as u64 }, reply, call);
     }
 
     /// Serves a request that waits for the device in any case, on the pool.
@@ -75,7 +88,10 @@ impl Dispatcher {
         reply: Reply,
         mut call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        let room = if kind == Kind::Change { self.fs.make_room(false) } else { Ok(()) };
+        let room = match kind {
+            Kind::Change { bytes } => self.fs.make_room(bytes, false),
+            Kind::Query => Ok(()),
+        };
         match room.and_then(|()| call(&*self.fs)) {
             Err(lack @ (Error::Miss(_) | Error::Busy)) => self.run_on_pool(kind, Some(lack), reply, call),
             result => finish(reply, result, &self.report),
@@ -110,7 +126,7 @@ fn until_answered(
     }
     match kind {
         Kind::Query => waiting(fs, |fs| call(fs)),
-        Kind::Change => changing(fs, |fs| call(fs)),
+        Kind::Change { bytes } => changing_bytes(fs, bytes, |fs| call(fs)),
     }
 }
 

@@ -153,7 +153,7 @@ impl Server {
     /// writeback mode pages arrive long after the write, so the flag must mean nothing here.
     fn write(&self, inode: InodeNumber, offset: u64, data: Bytes, kill_set_id: bool, reply: Reply) {
         let kernel = self.kernel.clone();
-        self.dispatcher.change(reply, move |fs| {
+        self.dispatcher.change_bytes(data.len(), reply, move |fs| {
             let had_set_id = kill_set_id && fs.get_attributes(inode)?.mode & 0o6000 != 0;
             fs.write(inode, offset, data.clone(), false, kill_set_id)?;
             if had_set_id {

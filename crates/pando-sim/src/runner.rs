@@ -276,8 +276,8 @@ pub fn waiting<T>(engine: &Engine, mut query: impl FnMut() -> Result<T, Error>) 
 
 /// Applies one record.
 pub fn apply(engine: &Engine, operations: &[Operation]) -> Result<Lsn, Error> {
-    engine.make_room()?;
-    waiting(engine, || engine.apply(batch(operations)))
+    let bytes: usize = operations.iter().map(Operation::length).sum();
+    engine.changing(bytes as u64, || waiting(engine, || engine.apply(batch(operations))))
 }
 
 /// The operations as a batch; one that only takes away is let through on a full volume.

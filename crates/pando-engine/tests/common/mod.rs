@@ -35,8 +35,7 @@ pub fn open(device: &Arc<MemoryDevice>, options: Options) -> Engine {
 pub fn put(engine: &Engine, tree: Tree, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
     let mut batch = Batch::new();
     batch.put(tree, key.into(), value.into());
-    engine.make_room().unwrap();
-    engine.apply(batch).unwrap();
+    engine.changing(0, || engine.apply(batch.clone())).unwrap();
 }
 
 pub fn get(engine: &Engine, tree: Tree, key: &[u8]) -> Option<Vec<u8>> {
@@ -48,7 +47,7 @@ pub fn scan(engine: &Engine, tree: Tree) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut found = Vec::new();
     let mut rest = Some(KeyRange::all());
     while let Some(range) = rest {
-        engine.make_room().unwrap();
+        engine.make_room(0).unwrap();
         let limit = ScanLimit { entries: 100, bytes: 1 << 20 };
         let scan = engine.waiting(|| engine.scan(tree, &range, Direction::Forward, limit)).unwrap();
         found.extend(scan.entries.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())));

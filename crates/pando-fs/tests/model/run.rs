@@ -169,7 +169,7 @@ impl Run {
     pub fn step(&mut self, step: &Step) -> Outcome {
         self.clock.0.fetch_add(7, Ordering::Relaxed);
         self.model.now = self.clock.now();
-        self.fs.make_room(true).map_err(|error| error.to_string())?;
+        self.fs.make_room(0, true).map_err(|error| error.to_string())?;
         // Messages go down now and then, so that there is something below the roots.
         if Random::new(self.seed ^ self.clock.0.load(Ordering::Relaxed)).chance(1, 4) {
             self.fs.engine().background_step().map_err(|error| error.to_string())?;

@@ -477,7 +477,7 @@ impl Operations for MemoryFs {
         unreachable!("nothing is ever missing from memory")
     }
 
-    fn make_room(&self, may_wait: bool) -> Result<()> {
+    fn make_room(&self, _: u64, may_wait: bool) -> Result<()> {
         if may_wait {
             self.waited.fetch_add(1, Ordering::Relaxed);
             return Ok(());

@@ -1,0 +1,104 @@
+//! A volume is full only when no checkpoint would change that (SP-1).
+
+mod common;
+
+use common::{assert_sound, formatted, get, manual, open, scan, settle};
+use pando_device::simulated::Random;
+use pando_engine::{Batch, Engine, Error, FormatOptions, Options, Tree};
+
+/// Values, half of what the volume holds.
+const COUNT: u64 = 2500;
+const VALUE_BYTES: usize = 8 << 10;
+/// More than a 64th of the volume.
+const LARGE_BYTES: u64 = 2 << 20;
+
+fn volume() -> Engine {
+    let format = FormatOptions {
+        node_bytes: Some(64 << 10),
+        basement_bytes: Some(8 << 10),
+        log_bytes: Some(16 << 20),
+        ..FormatOptions::default()
+    };
+    open(&formatted(64, &format), Options { cache_bytes: 4 << 20, ..manual() })
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {number:06}").into_bytes()
+}
+
+fn putting(number: u64, value: u8) -> Batch {
+    let mut batch = Batch::new();
+    batch.put(Tree::Data, key(number), vec![value; VALUE_BYTES]);
+    batch
+}
+
+fn large(value: u8) -> Batch {
+    let mut batch = Batch::new();
+    for number in 0..LARGE_BYTES / VALUE_BYTES as u64 {
+        batch.put(Tree::Data, key(number), vec![value; VALUE_BYTES]);
+    }
+    batch
+}
+
+/// On a volume half full, flushes wrote leaves anew until the old ones, which only waited for a checkpoint, took the other
+/// half. A change was told then that the volume is full, and one of more than a 64th of it did not even wait before.
+#[test]
+fn what_waits_for_a_checkpoint_does_not_make_a_volume_full() {
+    let engine = volume();
+    for number in 0..COUNT {
+        engine.changing(0, || engine.apply(putting(number, 1))).unwrap();
+    }
+    settle(&engine);
+    engine.checkpoint().unwrap();
+    let checkpoints = engine.stats().checkpoints;
+    let mut random = Random::new(1);
+    let mut changes = 0;
+    loop {
+        if !engine.has_room(LARGE_BYTES) {
+            match engine.apply(large(2)) {
+                Ok(_) => {}
+                Err(Error::Busy) => break,
+                Err(error) => panic!("behind {changes} changes: {error}"),
+            }
+        }
+        engine.apply(putting(random.below(COUNT), 2)).unwrap();
+        engine.background_step().unwrap();
+        changes += 1;
+    }
+    assert_eq!(engine.stats().checkpoints, checkpoints, "the volume was never used up");
+    assert!(!engine.has_room(0), "a refused change waits for a checkpoint");
+
+    engine.make_room(LARGE_BYTES).unwrap();
+    assert!(engine.stats().checkpoints > checkpoints);
+    assert!(engine.has_room(LARGE_BYTES));
+    engine.apply(large(3)).unwrap();
+    assert_eq!(get(&engine, Tree::Data, &key(7)), Some(vec![3; VALUE_BYTES]));
+    assert_eq!(scan(&engine, Tree::Data).len() as u64, COUNT);
+    assert_sound(&engine);
+}
+
+#[test]
+fn a_change_that_no_checkpoint_makes_room_for_does_not_fit() {
+    let engine = volume();
+    let mut number = 0;
+    let refused = loop {
+        match engine.changing(VALUE_BYTES as u64, || engine.apply(putting(number, 1))) {
+            Ok(_) => number += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, Error::NoSpace);
+    assert!(number > COUNT, "{number} values fill the volume");
+    assert_eq!(engine.changing(LARGE_BYTES, || engine.apply(large(2))), Err(Error::NoSpace));
+    assert_eq!(scan(&engine, Tree::Data).len() as u64, number);
+
+    let mut batch = Batch::reclaiming();
+    for number in 0..COUNT {
+        batch.delete(Tree::Data, key(number));
+    }
+    batch.note_freed(COUNT * VALUE_BYTES as u64);
+    engine.apply(batch).unwrap();
+    engine.changing(LARGE_BYTES, || engine.apply(large(2))).unwrap();
+    assert_eq!(get(&engine, Tree::Data, &key(7)), Some(vec![2; VALUE_BYTES]));
+    assert_sound(&engine);
+}
