@@ -89,7 +89,7 @@ impl Volume {
 
     /// Keeps memory within its budget between two records of a replay.
     pub(crate) fn make_room_for_replay(&self) -> Result<()> {
-        while !self.has_memory() && self.tree_step()? {}
+        while !self.has_memory(0) && self.tree_step()? {}
         Ok(())
     }
 

@@ -23,6 +23,10 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 /// say, must not hold up what could.
 const WAITS_MAX: u32 = 100;
 
+/// Changes from so many bytes on leave the last node's worth of messages in a root, and the last eighth of the log that
+/// changes may fill, to those below it: a small change does not wait because a stream has filled the root.
+const LARGE_BYTES: u64 = 64 << 10;
+
 /// What waits in a root for maintenance.
 struct RootLoad {
     /// Memory of messages.
@@ -184,7 +188,10 @@ impl Volume {
     }
 
     fn has_room_now(&self, bytes: u64) -> bool {
-        self.has_memory() && self.log.used_bytes() <= self.log.capacity() / 4 * 3 && !self.wants_space(bytes)
+        let eighths = if bytes < LARGE_BYTES { 7 } else { 6 };
+        self.has_memory(bytes)
+            && self.log.used_bytes() <= self.log.capacity() / 8 * eighths
+            && !self.wants_space(bytes)
     }
 
     /// True if space is short for a change of so many bytes and a checkpoint would release some.
@@ -204,12 +211,14 @@ impl Volume {
         counters.deferred + dirty + dead > counters.capacity / 128
     }
 
-    /// True if the cache is within its budget, and maintenance not far behind.
-    pub(crate) fn has_memory(&self) -> bool {
+    /// True if the cache is within its budget, and maintenance not far behind, for a change of so many bytes.
+    pub(crate) fn has_memory(&self, bytes: u64) -> bool {
+        // A node has a few extents only, so a root must not grow much longer than a node.
+        let nodes = if bytes < LARGE_BYTES { 4 } else { 3 };
         self.cache.memory() <= self.options.cache_bytes
             && Tree::ALL.into_iter().all(|tree| {
                 let load = self.root_load(tree);
-                load.bytes <= self.shape.node_bytes * 4
+                load.bytes <= self.shape.node_bytes * nodes
                     && load.edges <= self.shape.fanout * 2
                     && load.wounds < HEALED_TOGETHER * 2
             })
