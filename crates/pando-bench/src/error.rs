@@ -31,20 +31,3 @@ impl std::error::Error for Error {}
 pub fn at<T>(what: &'static str, path: &Path, result: std::io::Result<T>) -> Result<T, Error> {
     result.map_err(|error| Error::Io(what, path.to_owned(), error))
 }
-
-/// Runs a program that must end well; its output is shown only if it does not.
-pub fn run(arguments: &[String]) -> Result<String, Error> {
-    let (program, rest) = arguments.split_first().expect("a command has a program");
-    let output = std::process::Command::new(program).args(rest).output();
-    let output = output.map_err(|error| Error::Program(format!("{program} cannot be started: {error}")))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    Err(Error::Program(format!("{}: {}: {}", arguments.join(" "), output.status, text.trim_end())))
-}
-
-/// A command written as one string of words.
-pub fn words(command: &str) -> Vec<String> {
-    command.split_whitespace().map(str::to_owned).collect()
-}

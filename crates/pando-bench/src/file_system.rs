@@ -1,12 +1,17 @@
-//! The file systems to measure: a name, and the commands that format, mount and unmount. Nothing else is known of them.
+//! The file systems to measure: a name, and commands. Nothing else is known of them.
 
+use std::fs;
 use std::path::Path;
 
-use crate::error::{self, Error};
+use serde::{Deserialize, Serialize};
+
+use crate::command;
+use crate::error::{Error, at};
 use crate::options::Options;
 
-/// A file system by its commands, in which DEVICE and MOUNTPOINT stand for the real ones.
-#[derive(Clone, Debug)]
+/// A file system by its commands, in which DEVICE, MOUNTPOINT, SOURCE and TARGET stand for real paths. A command that is
+/// empty is one that it does not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSystem {
     /// Name in tables.
     pub name: String,
@@ -16,72 +21,206 @@ pub struct FileSystem {
     pub mount: String,
     /// Returns when everything is on the device.
     pub umount: String,
-    /// The one whose ratio to the best of the others is reported.
-    pub ours: bool,
+    /// Puts everything into its place on the device while it stays mounted.
+    pub checkpoint: String,
+    /// Makes a directory that can be cloned; one of its own if it is empty.
+    pub make_directory: String,
+    /// Makes a writable copy of a directory that shares the data.
+    pub clone: String,
+    /// Makes a read-only copy of the whole volume at TARGET, a name.
+    pub snapshot: String,
+    /// Prints the version of its programs.
+    pub version: String,
+    /// How it is compared.
+    pub role: Role,
+    /// Runs only rows with this in their names; every row if empty.
+    pub only: String,
+}
+
+/// How a file system is compared with the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The ratio to the best peer is that of this one.
+    Ours,
+    /// The others are measured against the best of these.
+    #[default]
+    Peer,
+    /// Shown beside them, and compared with none.
+    Reference,
 }
 
 const PEER_MOUNT: &str = "mount DEVICE MOUNTPOINT";
 const PEER_UMOUNT: &str = "umount MOUNTPOINT";
-
-/// (name, format, mount, unmount). Formatting discards nothing: the file behind the device is allocated anew for each,
-/// and a hole in it would have to be allocated again within what is measured.
-const FILE_SYSTEMS: [(&str, &str, &str, &str); 4] = [
-    ("pandofs", "pando format --force DEVICE", "pando mount DEVICE MOUNTPOINT", "pando umount MOUNTPOINT"),
-    (
-        "ext4",
-        "mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 DEVICE",
-        PEER_MOUNT,
-        PEER_UMOUNT,
-    ),
-    ("xfs", "mkfs.xfs -q -f -K DEVICE", PEER_MOUNT, PEER_UMOUNT),
-    ("btrfs", "mkfs.btrfs -q -f -K DEVICE", PEER_MOUNT, PEER_UMOUNT),
-];
+const PEER_CHECKPOINT: &str = "mount -o remount,ro MOUNTPOINT && mount -o remount,rw MOUNTPOINT";
+const PEER_CLONE: &str = "cp -a --reflink=always SOURCE TARGET";
+const OURS_CHECKPOINT: &str = "mount.fuse.pando=pando DEVICE MOUNTPOINT -o remount,ro && \
+                               mount.fuse.pando=pando DEVICE MOUNTPOINT -o remount,rw";
 
 impl FileSystem {
-    /// Runs one of its commands.
-    pub fn run(&self, command: &str, device: &Path, mountpoint: &Path) -> Result<(), Error> {
-        let mut words = error::words(command);
-        for word in &mut words {
-            match word.as_str() {
-                "DEVICE" => *word = device.display().to_string(),
-                "MOUNTPOINT" => *word = mountpoint.display().to_string(),
-                _ => {}
+    fn peer(name: &str, format: &str, version: &str) -> FileSystem {
+        FileSystem {
+            name: name.to_owned(),
+            format: format.to_owned(),
+            mount: PEER_MOUNT.to_owned(),
+            umount: PEER_UMOUNT.to_owned(),
+            checkpoint: PEER_CHECKPOINT.to_owned(),
+            version: version.to_owned(),
+            ..FileSystem::default()
+        }
+    }
+
+    /// A directory on a file system that is mounted already and stays so.
+    pub fn directory() -> FileSystem {
+        FileSystem { name: "directory".to_owned(), role: Role::Ours, ..FileSystem::default() }
+    }
+
+    /// NAME=FORMAT;MOUNT;UMOUNT
+    fn parse(text: &str) -> Result<FileSystem, Error> {
+        let wrong = || Error::Usage(format!("'{text}' is not NAME=FORMAT;MOUNT;UMOUNT"));
+        let (name, commands) = text.split_once('=').ok_or_else(wrong)?;
+        let commands: Vec<&str> = commands.split(';').map(str::trim).collect();
+        match commands[..] {
+            [format, mount, umount] if !name.is_empty() && !mount.is_empty() && !umount.is_empty() => {
+                Ok(FileSystem {
+                    mount: mount.to_owned(),
+                    umount: umount.to_owned(),
+                    checkpoint: String::new(),
+                    ..FileSystem::peer(name, format, "")
+                })
             }
+            _ => Err(wrong()),
         }
-        // Beside this program stands the one that was built with it.
-        if let Some(own) =
-            std::env::current_exe().ok().and_then(|own| own.parent().map(|place| place.join(&words[0])))
-            && own.is_file()
-        {
-            words[0] = own.display().to_string();
-        }
-        error::run(&words).map(drop)
+    }
+
+    /// Whether it runs a row of this name.
+    pub fn takes(&self, row: &str) -> bool {
+        self.only.is_empty() || row.contains(&self.only)
     }
 }
 
-/// Those that were asked for; without a wish all of which this machine has the program and the kernel the driver.
+/// All that are known. Formatting discards nothing: the file behind the device is allocated anew for each, and a hole
+/// in it would have to be allocated again within what is measured.
+fn known() -> Vec<FileSystem> {
+    let pandofs = FileSystem {
+        name: "pandofs".to_owned(),
+        format: "pando format --force DEVICE".to_owned(),
+        mount: "pando mount DEVICE MOUNTPOINT".to_owned(),
+        umount: "pando umount MOUNTPOINT".to_owned(),
+        checkpoint: OURS_CHECKPOINT.to_owned(),
+        clone: "pando clone SOURCE TARGET".to_owned(),
+        snapshot: "pando snapshot create MOUNTPOINT TARGET".to_owned(),
+        version: "pando --version".to_owned(),
+        role: Role::Ours,
+        ..FileSystem::default()
+    };
+    let ext4 = "mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 DEVICE";
+    let btrfs = FileSystem {
+        clone: PEER_CLONE.to_owned(),
+        snapshot: "btrfs subvolume snapshot -r MOUNTPOINT MOUNTPOINT/TARGET".to_owned(),
+        ..FileSystem::peer("btrfs", "mkfs.btrfs -q -f -K DEVICE", "mkfs.btrfs --version")
+    };
+    // A directory of Btrfs can be made a subvolume, whose snapshot is its fastest way to clone.
+    let subvolume = FileSystem {
+        name: "btrfs-subvolume".to_owned(),
+        make_directory: "btrfs subvolume create TARGET".to_owned(),
+        clone: "btrfs subvolume snapshot SOURCE TARGET".to_owned(),
+        only: "clone-rounds".to_owned(),
+        ..btrfs.clone()
+    };
+    vec![
+        pandofs,
+        FileSystem::peer("ext4", ext4, "mkfs.ext4 -V"),
+        FileSystem {
+            clone: PEER_CLONE.to_owned(),
+            ..FileSystem::peer("xfs", "mkfs.xfs -q -f -K DEVICE", "mkfs.xfs -V")
+        },
+        btrfs,
+        subvolume,
+        FileSystem::peer("f2fs", "mkfs.f2fs -q -f -t 0 DEVICE", "mkfs.f2fs -V"),
+        FileSystem {
+            clone: PEER_CLONE.to_owned(),
+            ..FileSystem::peer("bcachefs", "bcachefs format --force DEVICE", "bcachefs version")
+        },
+        FileSystem {
+            mount: "zpool import -d DEVICE -N pando-bench && mount -t zfs pando-bench MOUNTPOINT".to_owned(),
+            umount: "umount MOUNTPOINT && zpool export pando-bench".to_owned(),
+            checkpoint: String::new(),
+            ..FileSystem::peer(
+                "zfs",
+                "zpool create -f -m legacy pando-bench DEVICE && zpool export pando-bench",
+                "zfs version",
+            )
+        },
+    ]
+}
+
+/// Peers that run without being asked for.
+const USUAL: [&str; 4] = ["ext4", "xfs", "btrfs", "btrfs-subvolume"];
+
+/// Those that were asked for; without a wish all usual ones of which this machine has the program and the kernel the
+/// driver. Ours come first.
 pub fn available(options: &Options) -> Result<Vec<FileSystem>, Error> {
-    let known = |name: &str| FILE_SYSTEMS.iter().any(|known| known.0 == name);
-    if let Some(name) = options.file_systems.iter().find(|name| !known(name)) {
-        return Err(Error::Usage(format!("'{name}' is none of pandofs, ext4, xfs, btrfs")));
+    if options.on.is_some() {
+        return Ok(vec![FileSystem::directory()]);
+    }
+    let known = known();
+    let given = options.given.iter().map(|text| FileSystem::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    let all: Vec<&FileSystem> = known.iter().chain(&given).collect();
+    let wished: Vec<&String> = options.file_systems.iter().chain(&options.peers).collect();
+    if let Some(name) = wished.iter().find(|name| all.iter().all(|one| one.name != ***name)) {
+        let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+        return Err(Error::Usage(format!("'{name}' is none of {}", names.join(", "))));
     }
     let drivers = Path::new("/proc/filesystems");
-    let drivers = error::at("cannot read", drivers, std::fs::read_to_string(drivers))?;
+    let drivers = at("cannot read", drivers, fs::read_to_string(drivers))?;
     let mut chosen = Vec::new();
-    for (name, format, mount, umount) in FILE_SYSTEMS {
-        let ours = name == "pandofs";
-        let here = ours || drivers.split_whitespace().any(|driver| driver == name) || load_driver(name);
-        if options.file_systems.is_empty() && !here {
-            eprintln!("{name} is left out: this kernel does not have it");
-        } else if options.file_systems.is_empty() || options.file_systems.iter().any(|wanted| wanted == name)
-        {
-            let [name, format, mount, umount] = [name, format, mount, umount].map(str::to_owned);
-            chosen.push(FileSystem { name, format, mount, umount, ours });
+    for one in all {
+        let asked_for = wished.iter().any(|name| **name == one.name);
+        let by_itself = one.role == Role::Ours || USUAL.contains(&one.name.as_str()) || given.contains(one);
+        let driver = one.name.split('-').next().unwrap_or_default();
+        let here = || {
+            one.role == Role::Ours
+                || given.contains(one)
+                || drivers.split_whitespace().any(|name| name == driver)
+                || command::run(&["modprobe", "-q", driver]).is_ok()
+        };
+        if asked_for {
+            if !here() {
+                return Err(Error::Usage(format!("this kernel has no {}", one.name)));
+            }
+            chosen.push(one.clone());
+        } else if options.file_systems.is_empty() && by_itself {
+            if here() {
+                chosen.push(one.clone());
+            } else {
+                eprintln!("{} is left out: this kernel does not have it", one.name);
+            }
         }
     }
     Ok(chosen)
 }
 
-fn load_driver(name: &str) -> bool {
-    error::run(&["modprobe", "-q", name].map(str::to_owned)).is_ok()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_is_given_by_three_commands() {
+        let given = FileSystem::parse("mine=mkfs.mine -f DEVICE; mount DEVICE MOUNTPOINT ;umount MOUNTPOINT");
+        let given = given.unwrap();
+        assert_eq!((given.name.as_str(), given.format.as_str()), ("mine", "mkfs.mine -f DEVICE"));
+        assert_eq!((given.mount.as_str(), given.role), ("mount DEVICE MOUNTPOINT", Role::Peer));
+        for bad in ["mine", "mine=a;b", "=a;b;c", "mine=a;;c", "mine=a;b;c;d"] {
+            assert!(FileSystem::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_one_is_ours() {
+        let known = known();
+        let names: std::collections::BTreeSet<_> = known.iter().map(|one| &one.name).collect();
+        assert_eq!(names.len(), known.len());
+        assert_eq!(known.iter().filter(|one| one.role == Role::Ours).count(), 1);
+    }
 }

@@ -1,47 +1,54 @@
-//! Runs the whole benchmark in mount and process namespaces of its own: whatever ends it, ^C included, the kernel
-//! then ends the daemons it started and drops its mounts.
+//! Runs the whole benchmark in mount and process namespaces of its own, so that nothing that it mounts is seen outside,
+//! and nothing that it starts outlives it.
+//!
+//! The first process of the namespaces (`first_process.rs`) is told that it is over by the end of its standard input,
+//! which is a pipe from here: so it learns of every way in which this process may end, SIGKILL included.
 
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 
-const MARK: &str = "PANDO_BENCH_ISOLATED";
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
-/// Whether this process is already inside.
-pub fn inside() -> bool {
-    std::env::var_os(MARK).is_some()
-}
+/// The hidden first argument of the process inside.
+pub const FIRST_PROCESS: &str = "--first-process";
 
 /// Runs this program again, inside, and passes on its exit status.
 pub fn enter() -> ExitCode {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("pando-bench: needs root, for loop devices and mounts");
+        eprintln!(
+            "pando-bench: needs root, for loop devices and mounts; --on runs in a mounted directory without"
+        );
         return ExitCode::from(2);
     }
-    let own = match std::env::current_exe() {
-        Ok(own) => own,
+    // Asked for before there is anything to clean up: a signal may come at any time.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+    let (mut signals, mut child) = match signals.and_then(|signals| Ok((signals, start()?))) {
+        Ok(started) => started,
         Err(error) => {
-            eprintln!("pando-bench: cannot find itself: {error}");
+            eprintln!("pando-bench: cannot start itself with unshare (util-linux): {error}");
             return ExitCode::FAILURE;
         }
     };
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--pdeathsig",
-        "KILL",
-        "--",
-        "unshare",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-    ]);
-    // The shell is the first process of the namespace: it reaps daemons, whose parent has gone.
-    command.args(["--", "sh", "-c", "\"$0\" \"$@\"; exit $?"]).arg(own).args(std::env::args_os().skip(1));
-    match command.env(MARK, "1").status() {
+    let pipe = child.stdin.take();
+    std::thread::spawn(move || {
+        let _held_until_a_signal = pipe;
+        signals.forever().next();
+        eprintln!("pando-bench: ending: unmounting what is mounted");
+    });
+    match child.wait() {
         Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
         Err(error) => {
-            eprintln!("pando-bench: setpriv and unshare (util-linux) cannot be started: {error}");
+            eprintln!("pando-bench: cannot wait for itself: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn start() -> std::io::Result<Child> {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--mount-proc", "--"]);
+    command.arg(std::env::current_exe()?).arg(FIRST_PROCESS).args(std::env::args_os().skip(1));
+    // A group of its own: ^C of a terminal, or a time-out that kills the group, ends this process alone, and the pipe tells.
+    use std::os::unix::process::CommandExt;
+    command.stdin(Stdio::piped()).process_group(0).spawn()
 }

@@ -1,75 +1,78 @@
-//! Speed of a file system beside its peers, on the same loop device in turn, in one run: `make bench`.
+//! Speed of a file system beside its peers, on the same device in turn, in one run: `make bench`.
 //!
-//! It knows file systems only by the commands that format, mount and unmount them (`file_system.rs`), and loads work
-//! on a mounted directory (`compleat/`). Cold means: unmounted, the kernel's caches dropped, mounted again.
+//! It knows file systems only by their commands (`file_system.rs`), and loads work on a mounted directory (`volume.rs`).
+//! Cold means: unmounted, the kernel's caches dropped, mounted again.
+//!
+//! The program starts itself three times over: outside it makes namespaces (`isolation.rs`), their first process cleans up
+//! (`first_process.rs`), its child runs the rows (`schedule.rs`), and each row is a process of its own.
 
 #![forbid(unsafe_code)]
 
+mod command;
 mod compleat;
 mod device;
 mod error;
 mod file_system;
+mod first_process;
+mod generate;
 mod isolation;
+mod journal;
+mod namespace;
 mod options;
 mod report;
+mod row;
+mod schedule;
+mod volume;
 
 use std::process::ExitCode;
 
-use crate::compleat::Bench;
+use clap::Parser;
+
 use crate::error::Error;
+use crate::journal::Journal;
 use crate::options::Options;
 use crate::report::Results;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let options = match Options::parse(&arguments) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            println!("{}", options::USAGE);
-            compleat::ROWS.iter().for_each(|row| println!("  {:16} {}", row.name, row.what));
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("pando-bench: {error}\n{}", options::USAGE);
-            return ExitCode::from(2);
-        }
-    };
-    if !isolation::inside() {
-        return isolation::enter();
+    let mut arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    let hidden = [isolation::FIRST_PROCESS, first_process::INSIDE, schedule::ROW];
+    let stage = hidden.into_iter().find(|stage| arguments.get(1).is_some_and(|argument| argument == stage));
+    if stage == Some(schedule::ROW) {
+        return schedule::row_process();
     }
-    match run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("pando-bench: {error}");
-            ExitCode::FAILURE
-        }
+    if stage.is_some() {
+        arguments.remove(1);
+    }
+    let options = Options::parse_from(arguments);
+    if options.list {
+        row::rows().for_each(|row| println!("{:22} {}", row.name, row.what));
+        return ExitCode::SUCCESS;
+    }
+    match stage {
+        Some(isolation::FIRST_PROCESS) => first_process::run(&options.directory),
+        None if options.on.is_none() => isolation::enter(),
+        _ => match run(&options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("pando-bench: {error}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 
-/// Every file system, every run, every row; a row that fails is reported and left out, the others go on.
+/// Runs the rows, prints the table and stores the results.
 fn run(options: &Options) -> Result<(), Error> {
     let file_systems = file_system::available(options)?;
-    let mut results = Results::new(options, &file_systems);
-    for run in 1..=options.runs {
-        for file_system in &file_systems {
-            eprintln!("run {run} of {}: {}", options.runs, file_system.name);
-            let mut bench = Bench::prepare(options, file_system)?;
-            for row in compleat::ROWS.iter().filter(|row| options.wants(row.name)) {
-                match bench.run(row) {
-                    Ok(rate) => {
-                        eprintln!("  {:16} {rate:12.1} {}", row.name, row.unit);
-                        results.add(&file_system.name, row.name, rate);
-                    }
-                    Err(error) => {
-                        eprintln!("  {:16} FAILED: {error}", row.name);
-                        results.add_failure(&file_system.name, row.name, &error);
-                    }
-                }
-            }
-            bench.finish()?;
-        }
-    }
+    let commit = report::json::commit();
+    let mut journal = match &options.resume {
+        Some(path) => Journal::open(path, &commit, &options.sizes())?,
+        None => Journal::default(),
+    };
+    schedule::run(options, &file_systems, &mut journal)?;
+    let results = Results::new(options, &file_systems, commit, journal.entries);
     println!("{}", report::table::render(&results));
+    println!("{}", report::goals::render(&results));
     let path = report::json::store(&results)?;
     println!("stored in {}", path.display());
     Ok(())

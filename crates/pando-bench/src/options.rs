@@ -2,83 +2,94 @@
 
 use std::path::PathBuf;
 
-use crate::error::Error;
+use clap::Parser;
+use serde::{Deserialize, Serialize};
 
-/// Printed by --help, before the list of rows.
-pub const USAGE: &str = "\
-usage: pando-bench [--rows NAME,...] [--fs NAME,...] [--size 4G] [--files 200000] [--runs 1]
-                   [--device-size 16G] [--directory DIR]
-
-Runs loads on PandoFS, ext4, XFS and Btrfs, one after the other on a loop device over a file in DIR (default: the
-build directory), and prints rates, more is better. Needs root. A row is chosen by any part of its name.
-Rows:";
+const ABOUT: &str = "\
+Runs loads on PandoFS, ext4, XFS and Btrfs, one file system after the other on the same device, and prints what each \
+reached and the ratio to the best peer. Each load runs in a process of its own. The device is a loop device over a file \
+in --directory unless --device names one. Needs root, except with --on.";
 
 /// What to measure, and how large.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Parser, Serialize, Deserialize)]
+#[command(name = "pando-bench", about = "Measure file systems beside each other", long_about = ABOUT, version)]
 pub struct Options {
-    /// Parts of names of rows; all rows if empty.
+    /// Rows to run, by any part of their names.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub rows: Vec<String>,
-    /// Names of file systems; all that the machine has if empty.
+    /// All rows, the long ones included; without it those of about ten minutes.
+    #[arg(long)]
+    pub full: bool,
+    /// File systems to run; without it PandoFS, ext4, XFS, Btrfs, where the machine has them.
+    #[arg(long = "fs", value_delimiter = ',', value_name = "NAME,...")]
     pub file_systems: Vec<String>,
+    /// One more of the known peers: f2fs, bcachefs, zfs.
+    #[arg(long = "peer", value_name = "NAME")]
+    pub peers: Vec<String>,
+    /// One more file system, by its commands, in which DEVICE and MOUNTPOINT stand for the real ones.
+    #[arg(long = "file-system", value_name = "NAME=FORMAT;MOUNT;UMOUNT")]
+    pub given: Vec<String>,
+    /// Run on this mounted directory alone, whatever file system it is on.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["file_systems", "peers", "given", "device"])]
+    pub on: Option<PathBuf>,
     /// Size of the large file.
-    pub size_bytes: u64,
+    #[arg(long, default_value = "4G", value_parser = size)]
+    pub size: u64,
     /// Number of small files.
+    #[arg(long, default_value = "200000", value_parser = size)]
     pub files: u64,
-    /// Repetitions, of which the median is reported.
-    pub runs: u64,
+    /// Number of files in a volume of many.
+    #[arg(long, default_value = "1000000", value_parser = size)]
+    pub many_files: u64,
+    /// Rounds over all file systems; the median is reported.
+    #[arg(long, visible_alias = "runs", default_value = "1", value_parser = size)]
+    pub rounds: u64,
     /// Size of the loop device.
-    pub device_bytes: u64,
-    /// Where the file behind the loop device is made.
+    #[arg(long, default_value = "16G", value_parser = size)]
+    pub device_size: u64,
+    /// A block device to use instead. Everything on it is lost.
+    #[arg(long, value_name = "PATH", requires = "erase_device")]
+    pub device: Option<PathBuf>,
+    /// Says that everything on --device may be lost.
+    #[arg(long)]
+    pub erase_device: bool,
+    /// Where the file behind the loop device and the mount point are made.
+    #[arg(long, value_name = "DIR", default_value_os_t = own_directory().join("bench"))]
     pub directory: PathBuf,
+    /// Keep a journal in this file, and go on with the run that it tells of.
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+    /// List the rows.
+    #[arg(long)]
+    pub list: bool,
 }
 
 impl Options {
-    /// None when help was asked for.
-    pub fn parse(arguments: &[String]) -> Result<Option<Options>, Error> {
-        let mut options = Options {
-            rows: Vec::new(),
-            file_systems: Vec::new(),
-            size_bytes: 4 << 30,
-            files: 200_000,
-            runs: 1,
-            device_bytes: 16 << 30,
-            directory: own_directory().join("bench"),
-        };
-        let mut arguments = arguments.iter();
-        while let Some(option) = arguments.next() {
-            if option == "--help" || option == "-h" {
-                return Ok(None);
-            }
-            let value = arguments.next().ok_or_else(|| Error::Usage(format!("{option} needs a value")))?;
-            let list = || value.split(',').map(str::to_owned).collect();
-            match option.as_str() {
-                "--rows" => options.rows = list(),
-                "--fs" => options.file_systems = list(),
-                "--size" => options.size_bytes = size(value)?,
-                "--files" => options.files = size(value)?,
-                "--runs" => options.runs = size(value)?,
-                "--device-size" => options.device_bytes = size(value)?,
-                "--directory" => options.directory = PathBuf::from(value),
-                _ => return Err(Error::Usage(format!("unknown option {option}"))),
-            }
+    /// Whether this row was asked for; `short` rows are those that run without a wish.
+    pub fn wants(&self, row: &str, short: bool) -> bool {
+        if self.rows.is_empty() {
+            return self.full || short;
         }
-        Ok(Some(options))
+        self.rows.iter().any(|part| row.contains(part.as_str()))
     }
 
-    /// Whether this row was asked for.
-    pub fn wants(&self, row: &str) -> bool {
-        self.rows.is_empty() || self.rows.iter().any(|part| row.contains(part.as_str()))
+    /// The part of the options that results depend on, as text; two runs that differ in it cannot be put together.
+    pub fn sizes(&self) -> String {
+        format!(
+            "--size {} --files {} --many-files {} --device-size {}",
+            self.size, self.files, self.many_files, self.device_size
+        )
     }
 }
 
 /// The directory above the one where this program stands, which is the build directory.
-pub fn own_directory() -> PathBuf {
+fn own_directory() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.parent().and_then(|profile| profile.parent()).map(PathBuf::from).unwrap_or_default()
 }
 
 /// A number with a binary suffix: 4G, 512M, 200000. Never zero.
-fn size(text: &str) -> Result<u64, Error> {
+fn size(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.char_indices().next_back() {
         Some((end, 'K')) => (&text[..end], 10),
         Some((end, 'M')) => (&text[..end], 20),
@@ -86,22 +97,20 @@ fn size(text: &str) -> Result<u64, Error> {
         _ => (text, 0),
     };
     let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    number
-        .filter(|number| *number > 0)
-        .ok_or_else(|| Error::Usage(format!("'{text}' is not a size such as 4G")))
+    number.filter(|number| *number > 0).ok_or_else(|| format!("'{text}' is not a size such as 4G"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Option<Options>, Error> {
-        Options::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn parse(text: &str) -> Result<Options, clap::Error> {
+        Options::try_parse_from(std::iter::once("pando-bench").chain(text.split_whitespace()))
     }
 
     #[test]
     fn sizes_are_binary() {
-        assert_eq!(parse("--size 3M").unwrap().unwrap().size_bytes, 3 << 20);
+        assert_eq!(parse("--size 3M").unwrap().size, 3 << 20);
         for bad in ["--size 0", "--size G", "--size 4X", "--size 99999999999G", "--size", "--sizes 1"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
@@ -109,7 +118,16 @@ mod tests {
 
     #[test]
     fn rows_are_chosen_by_parts_of_their_names() {
-        let options = parse("--rows random,find").unwrap().unwrap();
-        assert!(options.wants("random-4b") && options.wants("cold-find") && !options.wants("untar"));
+        let options = parse("--rows random,find").unwrap();
+        assert!(options.wants("random-4b", true) && options.wants("cold-find", false));
+        assert!(!options.wants("untar", true));
+        assert!(!parse("").unwrap().wants("untar", false) && parse("--full").unwrap().wants("untar", false));
+    }
+
+    #[test]
+    fn a_device_is_erased_only_when_that_is_said() {
+        assert!(parse("--device /dev/sdz").is_err());
+        assert!(parse("--device /dev/sdz --erase-device").is_ok());
+        assert!(parse("--on /mnt --fs ext4").is_err());
     }
 }

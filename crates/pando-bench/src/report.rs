@@ -1,125 +1,172 @@
-//! Results of one run of the program, and their two forms: a table for people, JSON for comparing commits.
+//! Results of one run of the program, and their forms: a table for people, goals, JSON for comparing commits.
 
+pub mod goals;
 pub mod json;
+pub mod statistics;
 pub mod table;
 
-use std::collections::BTreeMap;
-
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::file_system::FileSystem;
+use crate::file_system::{FileSystem, Role};
+use crate::journal::{Entry, Outcome};
 use crate::options::Options;
+use crate::report::statistics::median;
+use crate::row::{self, Better, Line, Measurement, Row, Series};
 
-/// All rates measured, and on what.
-#[derive(Serialize)]
+/// All that was measured, and on what.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
-    machine: json::Machine,
-    commit: String,
-    size_bytes: u64,
-    files: u64,
-    device_bytes: u64,
-    /// In the order of the table's columns; ours first.
-    file_systems: Vec<String>,
-    #[serde(skip)]
-    ours: Vec<String>,
-    /// Row, then file system, then one rate a run.
-    rates: BTreeMap<&'static str, BTreeMap<String, Vec<f64>>>,
-    /// Row, then file system, then why there is no rate.
-    failures: BTreeMap<&'static str, BTreeMap<String, String>>,
+    /// Seconds since 1970.
+    pub time_s: u64,
+    /// What the values depend on besides the code.
+    pub machine: json::Machine,
+    /// Of this project.
+    pub commit: String,
+    /// The options that values depend on.
+    pub sizes: String,
+    /// The columns, ours first.
+    pub columns: Vec<Column>,
+    /// In the order in which they were run.
+    pub entries: Vec<Entry>,
+}
+
+/// A file system as a column of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// How it is compared.
+    pub role: Role,
+    /// How it was made.
+    pub format: String,
+    /// How it was mounted.
+    pub mount: String,
+    /// What its programs say of themselves.
+    pub version: String,
 }
 
 impl Results {
-    /// Nothing measured yet.
-    pub fn new(options: &Options, file_systems: &[FileSystem]) -> Results {
-        let names =
-            |ours| file_systems.iter().filter(move |one| one.ours == ours).map(|one| one.name.clone());
-        Results {
-            machine: json::Machine::this(),
-            commit: json::commit(),
-            size_bytes: options.size_bytes,
-            files: options.files,
-            device_bytes: options.device_bytes,
-            file_systems: names(true).chain(names(false)).collect(),
-            ours: names(true).collect(),
-            rates: BTreeMap::new(),
-            failures: BTreeMap::new(),
+    /// Puts together what a run gave.
+    pub fn new(
+        options: &Options,
+        file_systems: &[FileSystem],
+        commit: String,
+        entries: Vec<Entry>,
+    ) -> Results {
+        let mut columns: Vec<Column> = Vec::new();
+        let measured = |one: &&FileSystem| entries.iter().any(|entry| entry.file_system == one.name);
+        for one in file_systems.iter().filter(measured) {
+            columns.push(Column {
+                name: one.name.clone(),
+                role: one.role,
+                format: one.format.clone(),
+                mount: one.mount.clone(),
+                version: json::version(&one.version),
+            });
         }
+        columns.sort_by_key(|column| match column.role {
+            Role::Ours => 0,
+            Role::Peer => 1,
+            Role::Reference => 2,
+        });
+        let machine = json::Machine::this(&options.directory);
+        Results { time_s: json::now_s(), machine, commit, sizes: options.sizes(), columns, entries }
     }
 
-    /// One more run of a row.
-    pub fn add(&mut self, file_system: &str, row: &'static str, rate: f64) {
-        self.rates.entry(row).or_default().entry(file_system.to_owned()).or_default().push(rate);
+    fn of(&self, row: &str, column: &str) -> Vec<&Outcome> {
+        let entries = self.entries.iter().filter(|entry| entry.row == row && entry.file_system == column);
+        entries.map(|entry| &entry.outcome).collect()
     }
 
-    /// A run of a row that ended with an error.
-    pub fn add_failure(&mut self, file_system: &str, row: &'static str, error: &Error) {
-        self.failures.entry(row).or_default().insert(file_system.to_owned(), error.to_string());
+    fn measurements(&self, row: &str, column: &str) -> Vec<&Measurement> {
+        let outcomes = self.of(row, column).into_iter();
+        let measured = outcomes.filter_map(|outcome| match outcome {
+            Outcome::Measured(measurement) => Some(measurement),
+            _ => None,
+        });
+        measured.collect()
     }
 
-    /// The median over the runs, if there is any.
-    pub fn median(&self, row: &str, file_system: &str) -> Option<f64> {
-        let mut rates = self.rates.get(row)?.get(file_system)?.clone();
-        rates.sort_by(f64::total_cmp);
-        let upper = *rates.get(rates.len() / 2)?;
-        let lower = rates[(rates.len() - 1) / 2];
-        Some((lower + upper) / 2.0)
+    /// The values of a line, one a round.
+    pub fn values(&self, line: &str, column: &str) -> Vec<f64> {
+        let Some((row, index)) = place(line) else { return Vec::new() };
+        self.measurements(row.name, column).iter().filter_map(|one| one.values.get(index).copied()).collect()
     }
 
-    /// The peer with the highest median, and that.
-    pub fn best_peer(&self, row: &str) -> Option<(&str, f64)> {
-        let peers = self.file_systems.iter().filter(|name| !self.ours.contains(name));
-        let medians = peers.filter_map(|name| Some((name.as_str(), self.median(row, name)?)));
-        medians.max_by(|one, other| one.1.total_cmp(&other.1))
+    /// The median over the rounds, if there is any.
+    pub fn median(&self, line: &str, column: &str) -> Option<f64> {
+        let values = self.values(line, column);
+        if values.is_empty() { None } else { Some(median(&values)) }
     }
 
-    /// Our median over the best peer's.
-    pub fn ratio(&self, row: &str) -> Option<f64> {
-        let ours = self.median(row, self.ours.first()?)?;
-        Some(ours / self.best_peer(row)?.1)
+    /// A series of a row, each point the median over the rounds.
+    pub fn series(&self, row: &str, column: &str, name: &str) -> Option<Series> {
+        let find = |one: &&Measurement| one.series.iter().find(|series| series.name == name).cloned();
+        let all: Vec<Series> = self.measurements(row, column).iter().filter_map(find).collect();
+        let mut series = all.first()?.clone();
+        for (index, point) in series.points.iter_mut().enumerate() {
+            let values: Vec<f64> = all.iter().filter_map(|one| Some(one.points.get(index)?.1)).collect();
+            point.1 = median(&values);
+        }
+        Some(series)
     }
+
+    /// The first error of a row on a file system, if it has no value at all.
+    pub fn failure(&self, row: &str, column: &str) -> Option<&str> {
+        self.of(row, column).into_iter().find_map(|outcome| match outcome {
+            Outcome::Failed(why) => Some(why.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Our column.
+    pub fn ours(&self) -> Option<&str> {
+        self.columns.iter().find(|column| column.role == Role::Ours).map(|column| column.name.as_str())
+    }
+
+    /// The peer with the best median, and that.
+    pub fn best_peer(&self, line: &Line) -> Option<(&str, f64)> {
+        let peers = self.columns.iter().filter(|column| column.role == Role::Peer);
+        let medians =
+            peers.filter_map(|column| Some((column.name.as_str(), self.median(line.name, &column.name)?)));
+        medians.max_by(|one, other| match line.better {
+            Better::More => one.1.total_cmp(&other.1),
+            Better::Less => other.1.total_cmp(&one.1),
+        })
+    }
+
+    /// How a column's median stands to the best peer's: above one is better, whether more or less is better.
+    pub fn ratio_of(&self, line: &Line, column: &str) -> Option<f64> {
+        let own = self.median(line.name, column)?;
+        let best = self.best_peer(line)?.1;
+        let ratio = match line.better {
+            Better::More => own / best,
+            Better::Less => best / own,
+        };
+        Some(ratio).filter(|ratio| ratio.is_finite())
+    }
+
+    /// How ours stands to the best peer.
+    pub fn ratio(&self, line: &Line) -> Option<f64> {
+        self.ratio_of(line, self.ours()?)
+    }
+
+    /// Rows of which there is an entry.
+    pub fn rows(&self) -> impl Iterator<Item = &'static Row> {
+        row::rows().filter(|row| self.entries.iter().any(|entry| entry.row == row.name))
+    }
+}
+
+/// The row that fills a line, and the line's number in it.
+fn place(line: &str) -> Option<(&'static Row, usize)> {
+    row::rows().find_map(|row| Some((row, row.lines.iter().position(|one| one.name == line)?)))
+}
+
+/// One error for a table or a JSON file that cannot be written.
+fn text_error(what: &str, error: &dyn std::fmt::Display) -> Error {
+    Error::Wrong(format!("{what}: {error}"))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn results() -> Results {
-        let options = Options::parse(&[]).unwrap().unwrap();
-        let file_system = |name: &str, ours| FileSystem {
-            name: name.to_owned(),
-            format: String::new(),
-            mount: String::new(),
-            umount: String::new(),
-            ours,
-        };
-        Results::new(
-            &options,
-            &[file_system("ext4", false), file_system("pandofs", true), file_system("xfs", false)],
-        )
-    }
-
-    #[test]
-    fn the_ratio_is_between_medians_and_to_the_best_peer() {
-        let mut results = results();
-        for rate in [10.0, 50.0, 20.0] {
-            results.add("pandofs", "untar", rate);
-        }
-        results.add("ext4", "untar", 30.0);
-        results.add("ext4", "untar", 50.0);
-        results.add("xfs", "untar", 35.0);
-        assert_eq!(results.median("untar", "pandofs"), Some(20.0));
-        assert_eq!(results.best_peer("untar"), Some(("ext4", 40.0)));
-        assert_eq!(results.ratio("untar"), Some(0.5));
-        assert_eq!(results.ratio("rm"), None);
-    }
-
-    #[test]
-    fn the_table_names_rows_that_failed() {
-        let mut results = results();
-        results.add("ext4", "rm", 8.0);
-        results.add_failure("pandofs", "rm", &Error::Wrong("it broke".to_owned()));
-        let table = table::render(&results);
-        assert!(table.contains("rm") && table.contains("FAILED") && table.contains("it broke"), "{table}");
-    }
-}
+mod tests;

@@ -5,47 +5,50 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::{Bench, Measurement, fill};
-use crate::error::{self, Error, at};
+use crate::command;
+use crate::error::{Error, at};
+use crate::generate::fill;
+use crate::row::Measurement;
+use crate::volume::Volume;
 
 const MIB: u64 = 1 << 20;
 
 /// The file that the random writes use too.
-pub fn path(bench: &Bench<'_>) -> PathBuf {
-    bench.root.join("large")
+pub fn path(volume: &Volume) -> PathBuf {
+    volume.root.join("large")
 }
 
 /// A new file must not overwrite an old one's blocks.
-pub fn remove(bench: &mut Bench<'_>) -> Result<(), Error> {
-    let path = path(bench);
+pub fn remove(volume: &Volume) -> Result<(), Error> {
+    let path = path(volume);
     if path.exists() { at("cannot remove", &path, fs::remove_file(&path)) } else { Ok(()) }
 }
 
 /// Makes the file if its row was not asked for.
-pub fn ensure(bench: &mut Bench<'_>) -> Result<(), Error> {
-    if path(bench).exists() { Ok(()) } else { write(bench).map(drop) }
+pub fn ensure(volume: &Volume) -> Result<(), Error> {
+    if path(volume).exists() { Ok(()) } else { write(volume).map(drop) }
 }
 
 /// MiB written.
-pub fn write(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
+pub fn write(volume: &Volume) -> Result<Measurement, Error> {
     let begin = Instant::now();
-    let path = path(bench);
+    let path = path(volume);
     let mut file = at("cannot create", &path, File::create(&path))?;
     let mut chunk = vec![0; MIB as usize];
     fill(&mut chunk, 1);
-    for index in 0..bench.options.size_bytes / MIB {
+    for index in 0..volume.options.size / MIB {
         // Different chunks, at the price of eight bytes and not of a generator that is slower than the device.
         chunk[..8].copy_from_slice(&index.to_le_bytes());
         at("cannot write", &path, file.write_all(&chunk))?;
     }
     at("cannot sync", &path, file.sync_all())?;
-    Ok(Measurement::since(begin, (bench.options.size_bytes / MIB) as f64))
+    Ok(Measurement::rate(begin, (volume.options.size / MIB) as f64))
 }
 
 /// MiB read.
-pub fn read(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
+pub fn read(volume: &Volume) -> Result<Measurement, Error> {
     let begin = Instant::now();
-    let path = path(bench);
+    let path = path(volume);
     let mut file = at("cannot open", &path, File::open(&path))?;
     let mut chunk = vec![0; MIB as usize];
     let mut bytes = 0;
@@ -55,27 +58,27 @@ pub fn read(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
             count => bytes += count as u64,
         }
     }
-    let wanted = bench.options.size_bytes / MIB * MIB;
+    let wanted = volume.options.size / MIB * MIB;
     if bytes != wanted {
         return Err(Error::Wrong(format!("{} has {bytes} bytes instead of {wanted}", path.display())));
     }
-    Ok(Measurement::since(begin, (bytes / MIB) as f64))
+    Ok(Measurement::rate(begin, (bytes / MIB) as f64))
 }
 
 /// MiB copied, by the program that people use. The copy goes again, which is not measured.
-pub fn copy(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
-    let path = path(bench);
+pub fn copy(volume: &Volume) -> Result<Measurement, Error> {
+    let path = path(volume);
     let copy = path.with_extension("copy");
     let [from, to] = [&path, &copy].map(|path| path.display().to_string());
     let begin = Instant::now();
-    error::run(&["cp".to_owned(), from, to])?;
-    bench.sync()?;
-    let measurement = Measurement::since(begin, (bench.options.size_bytes / MIB) as f64);
+    command::run(&["cp".to_owned(), from, to])?;
+    volume.sync()?;
+    let measurement = Measurement::rate(begin, (volume.options.size / MIB) as f64);
     let length = at("cannot look at", &copy, fs::metadata(&copy))?.len();
     at("cannot remove", &copy, fs::remove_file(&copy))?;
-    if length == bench.options.size_bytes / MIB * MIB {
+    if length == volume.options.size / MIB * MIB {
         Ok(measurement)
     } else {
-        Err(Error::Wrong(format!("cp made {length} bytes of {}", bench.options.size_bytes)))
+        Err(Error::Wrong(format!("cp made {length} bytes of {}", volume.options.size)))
     }
 }

@@ -2,25 +2,28 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
-use super::{Bench, Measurement};
-use crate::error::{self, Error, at};
+use crate::command;
+use crate::error::{Error, at};
+use crate::row::{Measurement, per_second};
+use crate::volume::Volume;
 
 /// Entries of the tree, which all rates here count.
 fn entries(archive: &Path) -> Result<f64, Error> {
-    let list = error::run(&["tar".to_owned(), "-tf".to_owned(), archive.display().to_string()])?;
+    let list = command::run(&["tar".to_owned(), "-tf".to_owned(), archive.display().to_string()])?;
     Ok(list.lines().count() as f64)
 }
 
-fn tree(bench: &Bench<'_>) -> PathBuf {
-    bench.root.join("linux")
+/// Where it is unpacked.
+pub fn tree(volume: &Volume) -> PathBuf {
+    volume.root.join("linux")
 }
 
 /// The archive without compression, beside the device: decompressing is not what is measured.
-fn archive(bench: &Bench<'_>) -> Result<PathBuf, Error> {
-    let plain = bench.options.directory.join("linux.tar");
+fn archive(volume: &Volume) -> Result<PathBuf, Error> {
+    let plain = volume.options.directory.join("linux.tar");
     if plain.exists() {
         return Ok(plain);
     }
@@ -46,37 +49,37 @@ fn archive(bench: &Bench<'_>) -> Result<PathBuf, Error> {
 }
 
 /// The archive is on the disk, and there is no tree yet.
-pub fn load_archive(bench: &mut Bench<'_>) -> Result<(), Error> {
-    archive(bench)?;
-    let tree = tree(bench);
+pub fn load_archive(volume: &Volume) -> Result<(), Error> {
+    archive(volume)?;
+    let tree = tree(volume);
     if tree.exists() { at("cannot remove", &tree, fs::remove_dir_all(&tree)) } else { Ok(()) }
 }
 
 /// Unpacks the tree if its row was not asked for.
-pub fn ensure(bench: &mut Bench<'_>) -> Result<(), Error> {
-    if tree(bench).exists() { Ok(()) } else { untar(bench).map(drop) }
+pub fn ensure(volume: &Volume) -> Result<(), Error> {
+    if tree(volume).exists() { Ok(()) } else { untar(volume).map(drop) }
 }
 
 /// Entries unpacked, from an archive that is in the page cache.
-pub fn untar(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
-    let archive = archive(bench)?;
+pub fn untar(volume: &Volume) -> Result<Measurement, Error> {
+    let archive = archive(volume)?;
     let entries = entries(&archive)?;
-    let tree = tree(bench);
+    let tree = tree(volume);
     let begin = Instant::now();
     at("cannot create", &tree, fs::create_dir(&tree))?;
     let [archive, tree] = [&archive, &tree].map(|path| path.display().to_string());
-    error::run(&["tar", "-C", &tree, "-xf", &archive].map(str::to_owned))?;
-    bench.sync()?;
-    Ok(Measurement::since(begin, entries))
+    command::run(&["tar", "-C", &tree, "-xf", &archive].map(str::to_owned))?;
+    volume.sync()?;
+    Ok(Measurement::rate(begin, entries))
 }
 
 /// Entries found; all of them must be.
-pub fn find(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
+pub fn find(volume: &Volume) -> Result<Measurement, Error> {
     let begin = Instant::now();
-    let found = shell(bench, "find . -mindepth 1 | wc -l")?;
+    let found = shell(&tree(volume), "find . -mindepth 1 | wc -l")?;
     let found: f64 = found.trim().parse().map_err(|_| Error::Wrong(format!("find | wc says {found}")))?;
-    let measurement = Measurement::since(begin, found);
-    let wanted = entries(&archive(bench)?)?;
+    let measurement = Measurement::rate(begin, found);
+    let wanted = entries(&archive(volume)?)?;
     if found == wanted {
         Ok(measurement)
     } else {
@@ -85,62 +88,44 @@ pub fn find(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
 }
 
 /// Entries of the tree whose files were searched.
-pub fn grep(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
+pub fn grep(volume: &Volume) -> Result<Measurement, Error> {
     let begin = Instant::now();
+    grep_in(&tree(volume))?;
+    measured(volume, begin)
+}
+
+/// Searches every file below a directory.
+pub fn grep_in(directory: &Path) -> Result<(), Error> {
     // A word that occurs nowhere; grep says so with status 1.
-    shell(bench, "grep -r xyzzy_occurs_nowhere . ; test $? = 1")?;
-    measured(bench, begin)
+    shell(directory, "grep -r xyzzy_occurs_nowhere . ; test $? = 1").map(drop)
+}
+
+/// Entries of the tree.
+pub fn count(volume: &Volume) -> Result<f64, Error> {
+    entries(&archive(volume)?)
 }
 
 /// Entries packed. A tar to /dev/null would not read its files, hence the pipe.
-pub fn tar(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
+pub fn tar(volume: &Volume) -> Result<Measurement, Error> {
     let begin = Instant::now();
-    shell(bench, "tar -cf - . | cat > /dev/null")?;
-    measured(bench, begin)
-}
-
-/// Renames of the whole tree.
-pub fn rename(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
-    const ROUNDS: usize = 20;
-    let here = tree(bench);
-    let other = bench.root.join("other");
-    at("cannot create", &other, fs::create_dir(&other))?;
-    let there = other.join("linux");
-    let begin = Instant::now();
-    for _ in 0..ROUNDS {
-        for (from, to, parent) in [(&here, &there, &other), (&there, &here, &bench.root)] {
-            at("cannot rename", from, fs::rename(from, to))?;
-            at("cannot sync", parent, fs::File::open(parent).and_then(|directory| directory.sync_all()))?;
-        }
-    }
-    let measurement = Measurement::since(begin, (2 * ROUNDS) as f64);
-    at("cannot remove", &other, fs::remove_dir(&other))?;
-    Ok(measurement)
+    shell(&tree(volume), "tar -cf - . | cat > /dev/null")?;
+    measured(volume, begin)
 }
 
 /// Entries deleted.
-pub fn remove(bench: &mut Bench<'_>) -> Result<Measurement, Error> {
+pub fn remove(volume: &Volume) -> Result<Measurement, Error> {
     let begin = Instant::now();
-    error::run(&["rm".to_owned(), "-rf".to_owned(), tree(bench).display().to_string()])?;
-    bench.sync()?;
-    measured(bench, begin)
+    command::run(&["rm".to_owned(), "-rf".to_owned(), tree(volume).display().to_string()])?;
+    volume.sync()?;
+    measured(volume, begin)
 }
 
 /// The whole tree since `begin`; counting its entries takes no part in that.
-fn measured(bench: &Bench<'_>, begin: Instant) -> Result<Measurement, Error> {
-    let mut measurement = Measurement::since(begin, 0.0);
-    measurement.amount = entries(&archive(bench)?)?;
-    Ok(measurement)
+fn measured(volume: &Volume, begin: Instant) -> Result<Measurement, Error> {
+    let elapsed = begin.elapsed();
+    Ok(Measurement::of(per_second(entries(&archive(volume)?)?, elapsed)))
 }
 
-fn shell(bench: &Bench<'_>, script: &str) -> Result<String, Error> {
-    let output =
-        Command::new("sh").args(["-c", script]).current_dir(tree(bench)).stderr(Stdio::inherit()).output();
-    let output = at("cannot start a shell in", &tree(bench), output)?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        Ok(text)
-    } else {
-        Err(Error::Program(format!("{script}: {}", output.status)))
-    }
+fn shell(directory: &Path, script: &str) -> Result<String, Error> {
+    command::run_in(directory, &["sh", "-c", script])
 }

@@ -4,60 +4,90 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::Results;
-use crate::error::{self, Error, at};
+use super::{Results, text_error};
+use crate::command;
+use crate::error::{Error, at};
 
 /// Where results are collected, relative to the directory in which `make bench` runs.
 const DIRECTORY: &str = "bench-results";
 
-/// What the rates depend on besides the code.
-#[derive(Serialize)]
+/// What the values depend on besides the code.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
-    processor: String,
-    cores: usize,
-    memory_kib: u64,
-    kernel: String,
+    /// Its model.
+    pub processor: String,
+    /// How many.
+    pub cores: usize,
+    /// Of the machine.
+    pub memory_kib: u64,
+    /// Release.
+    pub kernel: String,
+    /// What is behind the directory of the run: source and type of its file system.
+    pub storage: String,
+    /// Whether FUSE may use io_uring.
+    pub fuse_uring: String,
 }
 
 impl Machine {
     /// The one this runs on; what it does not tell stays empty.
-    pub fn this() -> Machine {
+    pub fn this(directory: &Path) -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
             line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
         };
         let memory = field(&read("/proc/meminfo"), "MemTotal");
+        let storage = command::all_output(&format!("findmnt -n -o SOURCE,FSTYPE -T {}", directory.display()));
         Machine {
             processor: field(&read("/proc/cpuinfo"), "model name"),
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
             memory_kib: memory.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            storage: storage.split_whitespace().collect::<Vec<_>>().join(" "),
+            fuse_uring: read("/sys/module/fuse/parameters/enable_uring").trim().to_owned(),
         }
     }
 }
 
 /// The commit that was measured, marked when there were changes on top of it.
 pub fn commit() -> String {
-    let git = error::words("git describe --always --dirty --abbrev=12");
-    error::run(&git).map_or("unknown".to_owned(), |text| text.trim().to_owned())
+    let git = "git describe --always --dirty --abbrev=12";
+    command::run_text(git, &[]).map_or("unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+/// The first line that a command prints.
+pub fn version(text: &str) -> String {
+    command::all_output(text).lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// Seconds since 1970.
+pub fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Writes the results; the path of the file.
 pub fn store(results: &Results) -> Result<PathBuf, Error> {
-    let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let directory = Path::new(DIRECTORY);
     at("cannot create", directory, fs::create_dir_all(directory))?;
-    let path = directory.join(format!("{time_s}-{}.json", results.commit));
-    let rows = results.rates.keys().map(|row| {
-        let peer = results.best_peer(row).map(|(name, _)| name);
-        (row.to_string(), json!({ "best_peer": peer, "ratio": results.ratio(row) }))
-    });
-    let summary: serde_json::Map<String, serde_json::Value> = rows.collect();
-    let document = json!({ "time_s": time_s, "results": results, "summary": summary });
+    let path = directory.join(format!("{}-{}.json", results.time_s, results.commit));
+    let mut summary = serde_json::Map::new();
+    for line in results.rows().flat_map(|row| row.lines) {
+        let medians: serde_json::Map<_, _> = results
+            .columns
+            .iter()
+            .filter_map(|column| Some((column.name.clone(), results.median(line.name, &column.name)?.into())))
+            .collect();
+        let peer = results.best_peer(line).map(|(name, _)| name);
+        let summed = json!({
+            "unit": line.unit, "better": line.better, "medians": medians, "best_peer": peer, "ratio": results.ratio(line),
+        });
+        summary.insert(line.name.to_owned(), summed);
+    }
+    let document = serde_json::to_value(results).map_err(|error| text_error("results", &error))?;
+    let document = json!({ "results": document, "summary": summary });
     at("cannot write", &path, fs::write(&path, format!("{document:#}\n")))?;
     Ok(path)
 }

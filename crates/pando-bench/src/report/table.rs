@@ -1,48 +1,148 @@
-//! The table of rates and of the ratio to the best peer.
+//! The table of medians and of the ratio to the best peer.
 
 use std::fmt::Write;
 
 use super::Results;
-use crate::compleat::ROWS;
+use super::statistics::range;
+use crate::row::Line;
 
-/// One line a row that was measured, then the reasons of those that failed.
+/// One line for each line of the rows that were run, then series, then the reasons of what failed.
 pub fn render(results: &Results) -> String {
-    let mut text = String::new();
-    let mut line = |cells: &[String]| {
-        let (first, rest) = cells.split_first().expect("a line has a first cell");
-        write!(text, "{first:<18}").expect("a String takes all that is written to it");
-        rest.iter()
-            .for_each(|cell| write!(text, "{cell:>13}").expect("a String takes all that is written to it"));
-        text.push('\n');
-    };
-    let mut head = vec!["more is better".to_owned()];
-    head.extend(results.file_systems.iter().cloned());
+    let mut cells = Vec::new();
+    let mut head = vec!["median".to_owned()];
+    head.extend(results.columns.iter().map(|column| column.name.clone()));
     head.extend(["unit", "best peer", "ratio"].map(str::to_owned));
-    line(&head);
-    for row in ROWS
-        .iter()
-        .filter(|row| results.rates.contains_key(row.name) || results.failures.contains_key(row.name))
-    {
-        let mut cells = vec![row.name.to_owned()];
-        cells.extend(results.file_systems.iter().map(|name| cell(results, row.name, name)));
-        cells.push(row.unit.to_owned());
-        cells.push(results.best_peer(row.name).map_or("-".to_owned(), |(name, _)| name.to_owned()));
-        cells.push(results.ratio(row.name).map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
-        line(&cells);
+    cells.push(head);
+    for row in results.rows() {
+        cells.extend(row.lines.iter().map(|line| values(results, row.name, line)));
     }
-    for (row, failures) in &results.failures {
-        for (name, error) in failures {
-            writeln!(text, "{row} on {name}: {error}").expect("a String takes all that is written to it");
+    let mut text = align(&cells);
+    let spread = spread(results);
+    if !spread.is_empty() {
+        text.push_str("\nsmallest and largest of the rounds\n");
+        text.push_str(&align(&spread));
+    }
+    for table in series(results) {
+        text.push('\n');
+        text.push_str(&table);
+    }
+    for row in results.rows() {
+        for column in &results.columns {
+            if let Some(why) = results.failure(row.name, &column.name) {
+                writeln!(text, "{} on {}: {why}", row.name, column.name)
+                    .expect("a String takes all that is written to it");
+            }
         }
     }
     text
 }
 
-fn cell(results: &Results, row: &str, name: &str) -> String {
-    let failed = results.failures.get(row).is_some_and(|failures| failures.contains_key(name));
-    match results.median(row, name) {
-        Some(rate) if !failed => format!("{rate:.1}"),
-        _ if failed => "FAILED".to_owned(),
-        _ => "-".to_owned(),
+fn values(results: &Results, row: &str, line: &Line) -> Vec<String> {
+    let mut cells = vec![line.name.to_owned()];
+    for column in &results.columns {
+        let median = results.median(line.name, &column.name);
+        cells.push(match (median, results.failure(row, &column.name)) {
+            (_, Some(_)) => "FAILED".to_owned(),
+            (Some(value), None) => number(value),
+            (None, None) => "-".to_owned(),
+        });
     }
+    cells.push(line.unit.to_owned());
+    cells.push(results.best_peer(line).map_or("-".to_owned(), |(name, _)| name.to_owned()));
+    cells.push(results.ratio(line).map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
+    cells
+}
+
+fn spread(results: &Results) -> Vec<Vec<String>> {
+    let mut table = Vec::new();
+    for line in results.rows().flat_map(|row| row.lines) {
+        let values: Vec<_> =
+            results.columns.iter().map(|column| results.values(line.name, &column.name)).collect();
+        if values.iter().any(|values| values.len() > 1) {
+            let cell = |values: &Vec<f64>| match range(values) {
+                _ if values.is_empty() => "-".to_owned(),
+                (least, most) => format!("{}-{}", number(least), number(most)),
+            };
+            let mut cells = vec![line.name.to_owned()];
+            cells.extend(values.iter().map(cell));
+            table.push(cells);
+        }
+    }
+    table
+}
+
+/// The names of a row's series, from whoever has them.
+pub fn series_names(results: &Results, row: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for column in &results.columns {
+        for one in
+            results.measurements(row, &column.name).into_iter().flat_map(|measurement| &measurement.series)
+        {
+            if !names.contains(&one.name) {
+                names.push(one.name.clone());
+            }
+        }
+    }
+    names
+}
+
+fn series(results: &Results) -> Vec<String> {
+    let mut tables = Vec::new();
+    for row in results.rows() {
+        for name in series_names(results, row.name) {
+            let all: Vec<_> = results
+                .columns
+                .iter()
+                .filter_map(|column| Some((&column.name, results.series(row.name, &column.name, &name)?)))
+                .collect();
+            let Some((_, first)) = all.first() else { continue };
+            // Long ones are for plots.
+            if first.points.len() > 24 {
+                continue;
+            }
+            let mut cells = Vec::new();
+            let mut head = vec![first.x.clone()];
+            head.extend(all.iter().map(|(column, _)| (*column).clone()));
+            cells.push(head);
+            for (index, point) in first.points.iter().enumerate() {
+                let mut line = vec![format!("{}", point.0)];
+                let value =
+                    |points: &[(f64, f64)]| points.get(index).map_or("-".to_owned(), |one| number(one.1));
+                line.extend(all.iter().map(|(_, series)| value(&series.points)));
+                cells.push(line);
+            }
+            tables.push(format!("{}: {name}, {}\n{}", row.name, first.y, align(&cells)));
+        }
+    }
+    tables
+}
+
+/// Three or more digits that mean something.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1000.0 => format!("{value:.0}"),
+        size if size >= 10.0 || size == 0.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// Columns as wide as their widest cell; the first to the left, the others to the right.
+fn align(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
+            let written = match column {
+                0 => write!(text, "{cell:<width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+            written.expect("a String takes all that is written to it");
+        }
+        text.push('\n');
+    }
+    text
 }

@@ -1,0 +1,103 @@
+//! Programs that are run and must end well: commands of file systems, written as text, and those of the loads.
+
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::error::Error;
+
+/// Runs a command given as text: words between spaces, several commands between `&&`. A word, or a part of it between
+/// slashes, that is the name of one of `places` stands for that path. `NAME=PROGRAM` as the first word runs the program
+/// under that name.
+pub fn run_text(text: &str, places: &[(&str, &Path)]) -> Result<String, Error> {
+    let mut output = String::new();
+    for command in text.split("&&") {
+        let meant = |part: &str| match places.iter().find(|(name, _)| *name == part) {
+            Some((_, path)) => path.display().to_string(),
+            None => part.to_owned(),
+        };
+        let word = |word: &str| word.split('/').map(meant).collect::<Vec<_>>().join("/");
+        let words: Vec<String> = command.split_whitespace().map(word).collect();
+        output.push_str(&run(&words)?);
+    }
+    Ok(output)
+}
+
+/// Runs a program with its arguments; what it wrote to standard output.
+pub fn run<S: AsRef<OsStr>>(words: &[S]) -> Result<String, Error> {
+    let output = output(words, None)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a program in a directory; what it wrote to standard output.
+pub fn run_in<S: AsRef<OsStr>>(directory: &Path, words: &[S]) -> Result<String, Error> {
+    let output = output(words, Some(directory))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What a program wrote to either output, whatever its end was; empty if it cannot be started.
+pub fn all_output(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let Some(output) = command(&words).and_then(|mut command| command.output().ok()) else {
+        return String::new();
+    };
+    let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    format!("{stdout}{stderr}")
+}
+
+fn output<S: AsRef<OsStr>>(words: &[S], directory: Option<&Path>) -> Result<Output, Error> {
+    let text = words.iter().map(|word| word.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let mut command = command(words).ok_or_else(|| Error::Usage("a command has no program".to_owned()))?;
+    if let Some(directory) = directory {
+        command.current_dir(directory);
+    }
+    let output = command.output();
+    let output = output.map_err(|error| Error::Program(format!("'{text}' cannot be started: {error}")))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Error::Program(format!("'{text}': {}: {}", output.status, said.trim_end())))
+}
+
+fn command<S: AsRef<OsStr>>(words: &[S]) -> Option<Command> {
+    let (first, rest) = words.split_first()?;
+    let first = first.as_ref().to_str()?;
+    let (name, program) = first.split_once('=').unwrap_or((first, first));
+    let mut command = Command::new(beside(program).unwrap_or_else(|| program.into()));
+    command.arg0(name).args(rest);
+    Some(command)
+}
+
+/// The program of this name that was built together with this one.
+fn beside(program: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    Some(own.parent()?.join(program)).filter(|path| !program.contains('/') && path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_name_a_place_become_its_path() {
+        let places: [(&str, &Path); 1] = [("PLACE", Path::new("/some where"))];
+        let text = run_text("echo PLACE/x PLACES && echo PLACE", &places);
+        assert_eq!(text.unwrap(), "/some where/x PLACES\n/some where\n");
+    }
+
+    #[test]
+    fn an_error_says_which_command_failed() {
+        let error = run_text("sh -c exit&&false", &[]).unwrap_err().to_string();
+        assert!(error.starts_with("'false': exit status: 1"), "{error}");
+        let error = run_text("/no/such/program", &[]).unwrap_err().to_string();
+        assert!(error.contains("cannot be started"), "{error}");
+        assert!(run_text("  ", &[]).is_err());
+    }
+
+    #[test]
+    fn a_program_runs_under_another_name() {
+        assert_eq!(run_text("other=sh -c echo", &[]).unwrap(), "\n");
+    }
+}

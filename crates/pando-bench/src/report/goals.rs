@@ -1,0 +1,120 @@
+//! What the project wants to reach, beside what was reached.
+
+use std::fmt::Write;
+
+use super::Results;
+use super::statistics::median;
+use super::table::number;
+use crate::row;
+
+/// A goal that could be looked at.
+struct Goal {
+    reached: bool,
+    what: String,
+    measured: String,
+}
+
+/// Largest share by which a value may rise or fall over a series that is called flat.
+const FLAT: f64 = 1.2;
+
+/// One line a goal whose rows were run.
+pub fn render(results: &Results) -> String {
+    let Some(ours) = results.ours() else { return String::new() };
+    let mut text = String::new();
+    let checks =
+        [directories(results, ours), files(results, ours), clones(results, ours), scans(results, ours)];
+    for goal in checks.into_iter().flatten() {
+        let word = if goal.reached { "reached" } else { "missed " };
+        writeln!(text, "{word}  {}: {}", goal.what, goal.measured)
+            .expect("a String takes all that is written to it");
+    }
+    text
+}
+
+fn at_most(results: &Results, ours: &str, line: &str, what: &str, limit: f64, unit: &str) -> Option<Goal> {
+    let value = results.median(line, ours)?;
+    let measured = format!("{} {unit}, at most {}", number(value), number(limit));
+    Some(Goal { reached: value <= limit, what: what.to_owned(), measured })
+}
+
+fn directories(results: &Results, ours: &str) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    if let Some(empty) = results.median("settle-empty", ours) {
+        let what = "a rename of the Linux source settled, beside twice an empty directory and 1 ms";
+        goals.extend(at_most(results, ours, "settle-tree", what, 2.0 * empty + 1.0, "ms"));
+    }
+    if let Some((own, ext4)) = results.median("rename-tree", ours).zip(results.median("rename-tree", "ext4"))
+    {
+        goals.push(Goal {
+            reached: own >= ext4,
+            what: "renames and fsyncs of the Linux source, beside ext4".to_owned(),
+            measured: format!("{} a second, at least {}", number(own), number(ext4)),
+        });
+    }
+    goals.extend(at_most(results, ours, "clone-tree", "a clone of the Linux source", 50.0, "ms"));
+    goals.extend(at_most(
+        results,
+        ours,
+        "snapshot-million",
+        "a snapshot of a volume with a million files",
+        50.0,
+        "ms",
+    ));
+    goals
+}
+
+/// Over sizes, the rate stays within a factor of two.
+fn files(results: &Results, ours: &str) -> Vec<Goal> {
+    let Some(series) = results.series("rename-files", ours, "renames by size") else { return Vec::new() };
+    let rates: Vec<f64> = series.points.iter().map(|point| point.1).collect();
+    let (least, most) = super::statistics::range(&rates);
+    vec![Goal {
+        reached: 2.0 * least >= most,
+        what: "renames of files of any size, the slowest at least half as fast as the fastest".to_owned(),
+        measured: format!("{} to {} a second", number(least), number(most)),
+    }]
+}
+
+/// Medians of the first and of the last three rounds.
+fn ends(points: &[(f64, f64)]) -> Option<(f64, f64)> {
+    let values: Vec<f64> = points.iter().map(|point| point.1).collect();
+    let (first, last) = (values.get(..3)?, values.get(values.len().checked_sub(3)?..)?);
+    Some((median(first), median(last)))
+}
+
+fn clones(results: &Results, ours: &str) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    for (name, what) in [
+        ("clone time", "the time of a clone over 9 rounds, at most a fifth more at the end"),
+        ("grep time", "the time of a grep over 9 rounds of clones, at most a fifth more at the end"),
+    ] {
+        let ends = results.series("clone-rounds", ours, name).and_then(|series| ends(&series.points));
+        if let Some((first, last)) = ends {
+            let measured = format!("{} ms, then {} ms", number(first), number(last));
+            goals.push(Goal { reached: last <= FLAT * first, what: what.to_owned(), measured });
+        }
+    }
+    let line = row::lines().find(|line| line.name == "clone-rounds").expect("the row is there");
+    if let Some((own, (peer, best))) = results.median(line.name, ours).zip(results.best_peer(line)) {
+        goals.push(Goal {
+            reached: own < best,
+            what: "the time of a clone, below every peer's".to_owned(),
+            measured: format!("{} ms, {peer} {} ms", number(own), number(best)),
+        });
+    }
+    goals
+}
+
+fn scans(results: &Results, ours: &str) -> Vec<Goal> {
+    let Some(original) = results.median("grep-original", ours) else { return Vec::new() };
+    let lines = [("grep-renamed", "a renamed tree"), ("grep-cloned", "a cloned tree")];
+    let goal = |(line, of): (&str, &str)| {
+        let rate = results.median(line, ours)?;
+        Some(Goal {
+            reached: rate >= 0.85 * original,
+            what: format!("a cold grep of {of}, at least 0.85 of the original's"),
+            measured: format!("{:.2}", rate / original),
+        })
+    };
+    lines.into_iter().filter_map(goal).collect()
+}

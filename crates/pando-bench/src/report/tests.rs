@@ -1,0 +1,110 @@
+use super::*;
+
+fn column(name: &str, role: Role) -> Column {
+    let [format, mount, version] = [String::new(), String::new(), String::new()];
+    Column { name: name.to_owned(), role, format, mount, version }
+}
+
+fn results(values: &[(&str, &str, &[f64])]) -> Results {
+    let mut entries = Vec::new();
+    for (row, file_system, values) in values {
+        for (index, value) in values.iter().enumerate() {
+            entries.push(Entry {
+                row: (*row).to_owned(),
+                file_system: (*file_system).to_owned(),
+                round: index as u64 + 1,
+                outcome: Outcome::Measured(Measurement::of(*value)),
+                traffic: None,
+                seconds: 1.0,
+            });
+        }
+    }
+    Results {
+        time_s: 0,
+        machine: json::Machine::default(),
+        commit: "abc".to_owned(),
+        sizes: String::new(),
+        columns: vec![
+            column("pandofs", Role::Ours),
+            column("ext4", Role::Peer),
+            column("xfs", Role::Peer),
+            column("floor", Role::Reference),
+        ],
+        entries,
+    }
+}
+
+fn line(name: &str) -> &'static Line {
+    row::lines().find(|line| line.name == name).unwrap()
+}
+
+#[test]
+fn the_ratio_is_between_medians_and_to_the_best_peer() {
+    let results = results(&[
+        ("untar", "pandofs", &[10.0, 50.0, 20.0]),
+        ("untar", "ext4", &[30.0, 50.0]),
+        ("untar", "xfs", &[35.0]),
+        ("untar", "floor", &[1000.0]),
+    ]);
+    assert_eq!(results.median("untar", "pandofs"), Some(20.0));
+    assert_eq!(results.best_peer(line("untar")), Some(("ext4", 40.0)));
+    assert_eq!(results.ratio(line("untar")), Some(0.5));
+    assert_eq!(results.ratio(line("rm")), None);
+}
+
+#[test]
+fn of_costs_the_smallest_is_the_best() {
+    let values: &[(&str, &str, &[f64])] = &[
+        ("settle-tree", "pandofs", &[4.0]),
+        ("settle-tree", "ext4", &[8.0]),
+        ("settle-tree", "xfs", &[2.0]),
+    ];
+    let results = results(values);
+    assert_eq!(results.best_peer(line("settle-tree")), Some(("xfs", 2.0)));
+    assert_eq!(results.ratio(line("settle-tree")), Some(0.5));
+}
+
+#[test]
+fn a_series_is_the_median_over_the_rounds() {
+    let mut results = results(&[("rename-files", "pandofs", &[1.0, 1.0, 1.0])]);
+    for (entry, last) in results.entries.iter_mut().zip([30.0, 10.0, 20.0]) {
+        let points = vec![(4.0, 5.0), (16.0, last)];
+        entry.outcome = Outcome::Measured(Measurement::of(1.0).with("s", "x", "y", points));
+    }
+    assert_eq!(results.series("rename-files", "pandofs", "s").unwrap().points, [(4.0, 5.0), (16.0, 20.0)]);
+    assert!(results.series("rename-files", "ext4", "s").is_none());
+}
+
+#[test]
+fn the_table_names_rows_that_failed() {
+    let mut results = results(&[("rm", "ext4", &[8.0, 10.0, 12.0]), ("rm", "pandofs", &[1.0])]);
+    results.entries[3].outcome = Outcome::Failed("it broke".to_owned());
+    let table = table::render(&results);
+    assert!(table.contains("rm") && table.contains("FAILED") && table.contains("it broke"), "{table}");
+    assert!(table.contains("10.0"), "{table}");
+}
+
+#[test]
+fn goals_are_reached_or_missed_or_not_measured() {
+    let text = goals::render(&results(&[
+        ("settle-empty", "pandofs", &[3.0]),
+        ("settle-tree", "pandofs", &[7.5]),
+        ("clone-tree", "pandofs", &[51.0]),
+    ]));
+    let found = |what: &str| text.lines().find(|line| line.contains(what)).unwrap_or_default().to_owned();
+    assert!(found("twice an empty directory").starts_with("missed"), "{text}");
+    assert!(found("clone of the Linux source").starts_with("missed"), "{text}");
+    assert!(!text.contains("million"), "{text}");
+    let text =
+        goals::render(&results(&[("settle-empty", "pandofs", &[3.0]), ("settle-tree", "pandofs", &[7.0])]));
+    assert!(text.starts_with("reached"), "{text}");
+}
+
+#[test]
+fn results_survive_json() {
+    let results = results(&[("rm", "ext4", &[8.0]), ("settle-tree", "pandofs", &[4.0])]);
+    let text = serde_json::to_string(&results).unwrap();
+    let back: Results = serde_json::from_str(&text).unwrap();
+    assert_eq!(back.entries, results.entries);
+    assert_eq!(back.columns, results.columns);
+}

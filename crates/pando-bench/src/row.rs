@@ -1,0 +1,170 @@
+//! What a row is: a load, and the lines of the table that it fills.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::volume::Volume;
+
+/// A load. Rows of one group run on one volume, in this order: later ones use what earlier ones have made.
+pub struct Row {
+    /// Name for --rows.
+    pub name: &'static str,
+    /// What is done, for --help and the report.
+    pub what: &'static str,
+    /// Runs without --full.
+    pub short: bool,
+    /// The file system must have this.
+    pub needs: Needs,
+    /// What it reports; the first line has the row's name unless it reports several.
+    pub lines: &'static [Line],
+    /// Makes what the load needs and may be missing when only some rows are run; not measured.
+    pub prepare: fn(&Volume) -> Result<(), Error>,
+    /// Runs the load, which starts with cold caches and times itself.
+    pub measure: fn(&Volume) -> Result<Measurement, Error>,
+}
+
+/// What not every file system has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// A directory to work in.
+    Nothing,
+    /// A way to clone directories.
+    Clone,
+    /// A way to take a snapshot of the volume.
+    Snapshot,
+}
+
+/// One line of the table.
+#[derive(Debug)]
+pub struct Line {
+    /// Unique among all lines.
+    pub name: &'static str,
+    /// Of the value.
+    pub unit: &'static str,
+    /// Whether a large value is a good one.
+    pub better: Better,
+}
+
+/// Which values are good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Rates.
+    More,
+    /// Times and costs.
+    Less,
+}
+
+/// A line of which more is better.
+pub const fn rate(name: &'static str, unit: &'static str) -> Line {
+    Line { name, unit, better: Better::More }
+}
+
+/// A line of which less is better.
+pub const fn cost(name: &'static str, unit: &'static str) -> Line {
+    Line { name, unit, better: Better::Less }
+}
+
+/// What a load has measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// One for each line of the row, in order.
+    pub values: Vec<f64>,
+    /// Values that depend on something: a plot each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Series>,
+}
+
+/// How a value depends on something.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// What it shows; unique within the row.
+    pub name: String,
+    /// What the first number of a point is, with its unit.
+    pub x: String,
+    /// What the second is.
+    pub y: String,
+    /// In order of the first number.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Measurement {
+    /// Amount a second, done since `begin`.
+    pub fn rate(begin: Instant, amount: f64) -> Measurement {
+        Measurement::of(per_second(amount, begin.elapsed()))
+    }
+
+    /// One value.
+    pub fn of(value: f64) -> Measurement {
+        Measurement { values: vec![value], series: Vec::new() }
+    }
+
+    /// Adds a plot.
+    pub fn with(mut self, name: &str, x: &str, y: &str, points: Vec<(f64, f64)>) -> Measurement {
+        self.series.push(Series { name: name.to_owned(), x: x.to_owned(), y: y.to_owned(), points });
+        self
+    }
+}
+
+/// A rate over nothing measurable would be infinite; JSON has no such number.
+pub fn per_second(amount: f64, elapsed: Duration) -> f64 {
+    amount / elapsed.max(Duration::from_micros(1)).as_secs_f64()
+}
+
+/// Milliseconds since `begin`.
+pub fn ms_since(begin: Instant) -> f64 {
+    begin.elapsed().as_secs_f64() * 1e3
+}
+
+/// Rows that share a volume, which is formatted for them.
+pub struct Group {
+    /// Name for messages.
+    pub name: &'static str,
+    /// In the order in which they are run.
+    pub rows: &'static [Row],
+}
+
+/// All rows there are.
+pub const GROUPS: &[Group] = &[
+    Group { name: "large file", rows: crate::compleat::LARGE_FILE },
+    Group { name: "small files", rows: crate::compleat::SMALL_FILES },
+    Group { name: "source tree", rows: crate::compleat::SOURCE_TREE },
+    Group { name: "directories", rows: crate::namespace::DIRECTORIES },
+    Group { name: "files by size", rows: crate::namespace::FILES_BY_SIZE },
+    Group { name: "scan", rows: crate::namespace::SCAN },
+    Group { name: "clone rounds", rows: crate::namespace::CLONE_ROUNDS },
+    Group { name: "many files", rows: crate::namespace::MANY_FILES },
+];
+
+/// Every row.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    GROUPS.iter().flat_map(|group| group.rows)
+}
+
+/// Every line of the table.
+pub fn lines() -> impl Iterator<Item = &'static Line> {
+    rows().flat_map(|row| row.lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = rows().map(|row| row.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+        let mut names: Vec<_> = lines().map(|line| line.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    }
+
+    #[test]
+    fn a_rate_is_never_infinite() {
+        assert_eq!(per_second(10.0, Duration::from_secs(5)), 2.0);
+        assert!(per_second(1.0, Duration::ZERO).is_finite());
+    }
+}

@@ -1,0 +1,198 @@
+//! Runs rows: for each group of them, in each round, one file system after the other makes a volume and runs the rows on
+//! it, each in a process of its own. So what is compared is measured close together in time, and no load leaves
+//! anything in the memory of a process that a later one could profit from.
+
+use std::io::{Read, Write};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
+
+use crate::device::{Device, Traffic};
+use crate::error::{Error, at};
+use crate::file_system::FileSystem;
+use crate::journal::{Entry, Journal, Outcome};
+use crate::options::Options;
+use crate::row::{GROUPS, Group, Measurement, Needs, Row, rows};
+use crate::volume::Volume;
+
+/// The hidden first argument of the process of one row.
+pub const ROW: &str = "--row-process";
+
+/// One volume and the rows to run on it.
+struct Turn<'a> {
+    group: &'static Group,
+    round: u64,
+    file_system: &'a FileSystem,
+    rows: Vec<&'static Row>,
+}
+
+/// Runs everything that was asked for and is not in the journal yet. A row that fails is reported and left out, the
+/// others go on.
+pub fn run(options: &Options, file_systems: &[FileSystem], journal: &mut Journal) -> Result<(), Error> {
+    let turns = turns(options, file_systems, journal);
+    let count: usize = turns.iter().map(|turn| turn.rows.len()).sum();
+    let bar = ProgressBar::new(count as u64);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} rows, {elapsed} gone, {eta} left: {msg}");
+    bar.set_style(style.expect("the template is right"));
+    for turn in turns {
+        run_turn(options, &turn, journal, &bar)?;
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journal) -> Vec<Turn<'a>> {
+    let mut turns = Vec::new();
+    for group in GROUPS {
+        for round in 1..=options.rounds {
+            for file_system in file_systems {
+                let wanted = group.rows.iter().filter(|row| {
+                    options.wants(row.name, row.short)
+                        && file_system.takes(row.name)
+                        && has(file_system, row.needs)
+                        && !journal.has(row.name, &file_system.name, round)
+                });
+                let rows: Vec<_> = wanted.collect();
+                if !rows.is_empty() {
+                    turns.push(Turn { group, round, file_system, rows });
+                }
+            }
+        }
+    }
+    turns
+}
+
+fn has(file_system: &FileSystem, needs: Needs) -> bool {
+    match needs {
+        Needs::Nothing => true,
+        Needs::Clone => !file_system.clone.is_empty(),
+        Needs::Snapshot => !file_system.snapshot.is_empty(),
+    }
+}
+
+fn run_turn(
+    options: &Options,
+    turn: &Turn<'_>,
+    journal: &mut Journal,
+    bar: &ProgressBar,
+) -> Result<(), Error> {
+    let Turn { group, round, file_system, .. } = turn;
+    bar.suspend(|| {
+        eprintln!("{}, round {round} of {}: {}", group.name, options.rounds, file_system.name);
+    });
+    bar.set_message(format!("{}: making the volume", file_system.name));
+    let device = if options.on.is_some() { None } else { Some(Device::attach(options)?) };
+    let root = match &options.on {
+        Some(directory) => directory.join("pando-bench"),
+        None => options.directory.join("mnt"),
+    };
+    let path = device.as_ref().map(|device| device.path.clone());
+    let volume = Volume { options: options.clone(), file_system: (*file_system).clone(), device: path, root };
+    volume.make()?;
+    for row in &turn.rows {
+        bar.set_message(format!("{}: {}", file_system.name, row.name));
+        let begin = Instant::now();
+        let (outcome, traffic) = in_own_process(&volume, row)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        bar.suspend(|| say(row, &outcome, seconds));
+        bar.inc(1);
+        journal.add(Entry {
+            row: row.name.to_owned(),
+            file_system: file_system.name.clone(),
+            round: *round,
+            outcome,
+            traffic,
+            seconds,
+        })?;
+    }
+    if options.on.is_some() {
+        return at("cannot remove", &volume.root, std::fs::remove_dir_all(&volume.root));
+    }
+    volume.umount()
+}
+
+fn say(row: &Row, outcome: &Outcome, seconds: f64) {
+    match outcome {
+        Outcome::Measured(measurement) => {
+            for (line, value) in row.lines.iter().zip(&measurement.values) {
+                eprintln!("  {:22} {value:12.1} {:10} ({seconds:.0} s in all)", line.name, line.unit);
+            }
+        }
+        Outcome::Failed(why) => eprintln!("  {:22} FAILED: {why}", row.name),
+    }
+}
+
+/// What the process of a row is told.
+#[derive(Serialize, Deserialize)]
+struct Job {
+    row: String,
+    volume: Volume,
+}
+
+/// What it answers.
+#[derive(Serialize, Deserialize)]
+struct Answer {
+    outcome: Outcome,
+    traffic: Option<Traffic>,
+}
+
+fn in_own_process(volume: &Volume, row: &Row) -> Result<(Outcome, Option<Traffic>), Error> {
+    let broken = |what: &str| Error::Program(format!("the process of {} {what}", row.name));
+    let own = std::env::current_exe().map_err(|error| broken(&format!("cannot be found: {error}")))?;
+    let mut command = Command::new(own);
+    command.arg(ROW).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| broken(&format!("cannot be started: {error}")))?;
+    let job = Job { row: row.name.to_owned(), volume: volume.clone() };
+    let text = serde_json::to_vec(&job).map_err(|error| broken(&error.to_string()))?;
+    let mut input = child.stdin.take().expect("it was asked for");
+    // A process that has ended shows in what it does not answer.
+    let _ = input.write_all(&text);
+    drop(input);
+    let output = child.wait_with_output().map_err(|error| broken(&error.to_string()))?;
+    match serde_json::from_slice::<Answer>(&output.stdout) {
+        Ok(Answer { outcome, traffic }) => Ok((outcome, traffic)),
+        Err(_) => Ok((Outcome::Failed(format!("its process ended with {}", output.status)), None)),
+    }
+}
+
+/// The process of one row.
+pub fn row_process() -> ExitCode {
+    let mut text = Vec::new();
+    let job = std::io::stdin().read_to_end(&mut text).map_err(|error| error.to_string());
+    let job = job.and_then(|_| serde_json::from_slice::<Job>(&text).map_err(|error| error.to_string()));
+    let answer = match job {
+        Ok(Job { row, volume }) => match rows().find(|one| one.name == row) {
+            Some(row) => measure(row, &volume),
+            None => Answer { outcome: Outcome::Failed(format!("there is no row {row}")), traffic: None },
+        },
+        Err(why) => Answer { outcome: Outcome::Failed(why), traffic: None },
+    };
+    match serde_json::to_writer(std::io::stdout(), &answer) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn measure(row: &Row, volume: &Volume) -> Answer {
+    let mut traffic = None;
+    let mut run = || -> Result<Measurement, Error> {
+        (row.prepare)(volume)?;
+        volume.make_cold()?;
+        let before = volume.device.as_deref().map(Traffic::of);
+        let measurement = (row.measure)(volume)?;
+        let after = volume.device.as_deref().map(Traffic::of);
+        traffic = before.zip(after).map(|(before, after)| after.since(&before));
+        if measurement.values.len() != row.lines.len() {
+            let (values, lines) = (measurement.values.len(), row.lines.len());
+            return Err(Error::Wrong(format!("{values} values for {lines} lines")));
+        }
+        Ok(measurement)
+    };
+    let outcome = match run() {
+        Ok(measurement) => Outcome::Measured(measurement),
+        Err(error) => Outcome::Failed(error.to_string()),
+    };
+    Answer { outcome, traffic }
+}

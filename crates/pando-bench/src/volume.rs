@@ -1,0 +1,110 @@
+//! A file system that is mounted, as the loads see it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::command;
+use crate::error::{Error, at};
+use crate::file_system::FileSystem;
+use crate::options::Options;
+
+/// Where a load runs, and all that it may know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Volume {
+    /// What was asked for.
+    pub options: Options,
+    /// The commands.
+    pub file_system: FileSystem,
+    /// The device, unless a directory was given.
+    pub device: Option<PathBuf>,
+    /// The directory in which everything happens.
+    pub root: PathBuf,
+}
+
+impl Volume {
+    /// Formats and mounts.
+    pub fn make(&self) -> Result<(), Error> {
+        at("cannot create", &self.root, fs::create_dir_all(&self.root))?;
+        self.command(&self.file_system.format)?;
+        self.mount()
+    }
+
+    fn mount(&self) -> Result<(), Error> {
+        self.command(&self.file_system.mount)
+    }
+
+    /// Returns when everything is on the device.
+    pub fn umount(&self) -> Result<(), Error> {
+        self.command(&self.file_system.umount)
+    }
+
+    fn command(&self, text: &str) -> Result<(), Error> {
+        self.command_on(text, Path::new(""), Path::new(""))
+    }
+
+    fn command_on(&self, text: &str, source: &Path, target: &Path) -> Result<(), Error> {
+        let device = self.device.clone().unwrap_or_default();
+        let places: [(&str, &Path); 4] =
+            [("DEVICE", &device), ("MOUNTPOINT", &self.root), ("SOURCE", source), ("TARGET", target)];
+        if text.is_empty() { Ok(()) } else { command::run_text(text, &places).map(drop) }
+    }
+
+    /// Nothing of the file system stays in memory, neither in the kernel nor in a daemon. In a directory that was given
+    /// only the kernel's caches can be dropped.
+    pub fn make_cold(&self) -> Result<(), Error> {
+        if self.device.is_none() {
+            self.sync()?;
+            // Only root may; the others measure warm.
+            let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+            return Ok(());
+        }
+        self.umount()?;
+        let control = Path::new("/proc/sys/vm/drop_caches");
+        at("cannot write", control, fs::write(control, "3"))?;
+        self.mount()
+    }
+
+    /// Makes durable what a load has done, by both ways there are: an fsync of a file, and syncfs(2), which reaches a
+    /// FUSE file system only where it is mounted as fuseblk.
+    pub fn sync(&self) -> Result<(), Error> {
+        let path = self.root.join(".sync");
+        let file = at("cannot create", &path, fs::File::create(&path))?;
+        at("cannot sync", &path, file.sync_all())?;
+        at("cannot sync", &path, rustix::fs::syncfs(&file).map_err(Into::into))
+    }
+
+    /// Everything that was done is in its place, not only in a log.
+    pub fn checkpoint(&self) -> Result<(), Error> {
+        if self.file_system.checkpoint.is_empty() {
+            return self.sync();
+        }
+        self.command(&self.file_system.checkpoint)
+    }
+
+    /// Clones a directory by the file system's own way.
+    pub fn clone_directory(&self, source: &Path, target: &Path) -> Result<(), Error> {
+        self.command_on(&self.file_system.clone, source, target)
+    }
+
+    /// Makes a directory that `clone_directory` takes.
+    pub fn make_directory(&self, target: &Path) -> Result<(), Error> {
+        match self.file_system.make_directory.as_str() {
+            "" => at("cannot create", target, fs::create_dir(target)),
+            text => self.command_on(text, Path::new(""), target),
+        }
+    }
+
+    /// Takes a read-only snapshot of the whole volume.
+    pub fn snapshot(&self, name: &str) -> Result<(), Error> {
+        self.command_on(&self.file_system.snapshot, Path::new(""), Path::new(name))
+    }
+
+    /// Bytes of the volume that are in use, by statfs(2).
+    pub fn used_bytes(&self) -> Result<u64, Error> {
+        let status = rustix::fs::statvfs(&self.root).map_err(Into::into);
+        let status = at("cannot ask for the space of", &self.root, status)?;
+        Ok((status.f_blocks - status.f_bfree) * status.f_frsize)
+    }
+}
