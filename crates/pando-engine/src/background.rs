@@ -9,8 +9,8 @@ use pando_format::Tree;
 use parking_lot::{Condvar, Mutex};
 
 use crate::apply::space_for;
-use crate::betree::heal::HEALED_TOGETHER;
 use crate::betree::node::Body;
+use crate::betree::tree::HEALING_DUE;
 use crate::checkpoint_turns::CheckpointTurns;
 use crate::options::Background;
 use crate::volume::Volume;
@@ -33,7 +33,7 @@ struct RootLoad {
     bytes: usize,
     /// Clones put theirs there first, so they can be many more than there should be.
     edges: usize,
-    /// Surgeries that are not healed.
+    /// Weight of the surgeries that are not healed.
     wounds: usize,
 }
 
@@ -163,14 +163,14 @@ impl Volume {
             let load = self.root_load(tree);
             load.bytes > self.shape.node_bytes
                 || load.edges > self.shape.fanout * 2
-                || load.wounds >= HEALED_TOGETHER
+                || load.wounds >= HEALING_DUE
         })
     }
 
     /// What waits in a root for maintenance.
     fn root_load(&self, tree: Tree) -> RootLoad {
         let slot = self.root(tree);
-        let wounds = slot.wounds.lock().count;
+        let wounds = slot.wounds.lock().weight;
         let root = slot.read();
         let state = root.state.read();
         match &state.body {
@@ -220,7 +220,7 @@ impl Volume {
                 let load = self.root_load(tree);
                 load.bytes <= self.shape.node_bytes * nodes
                     && load.edges <= self.shape.fanout * 2
-                    && load.wounds < HEALED_TOGETHER * 2
+                    && load.wounds < HEALING_DUE * 2
             })
     }
 

@@ -49,7 +49,7 @@ impl Volume {
     }
 
     fn write_checkpoint(&self, clean: bool) -> Result<()> {
-        self.heal_all()?;
+        self.heal_for_checkpoint(clean)?;
         self.sink_deletes()?;
         let mut cut = self.cut();
         for node in std::mem::take(&mut cut.dirty) {

@@ -4,7 +4,9 @@ mod common;
 
 use common::Volume;
 use pando_engine::{KeyRange, Tree};
-use pando_fs::operations::{Attributes, FileType, Operations, ROOT, RenameMode, SetAttributes, XattrMode};
+use pando_fs::operations::{
+    Attributes, FileType, Operations, ROOT, RenameMode, SetAttributes, XattrMode, waiting,
+};
 use pando_fs::schema::{Record, Redirect, key};
 use pando_fs::{Error, InodeNumber, LINKS_MAX};
 
@@ -51,7 +53,7 @@ fn all_names_lead_to_one_inode() {
     let (f, g) = (volume.walk("f").unwrap(), volume.walk("d/g").unwrap());
     assert_eq!((f, g, attributes(&volume, g)), (file, file, found));
     assert_eq!(volume.read(g, 9_999, 10), b"\x07more");
-    assert_eq!(volume.fs.get_xattr(f, b"user.x").unwrap(), vec![1; 1000]);
+    assert_eq!(waiting(&*volume.fs, |fs| fs.get_xattr(f, b"user.x")).unwrap(), vec![1; 1000]);
     volume.assert_clean();
 }
 

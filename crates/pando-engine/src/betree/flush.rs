@@ -61,14 +61,11 @@ impl Volume {
     /// free space that is told is off by a sixteenth at most, and on a volume with room no leaf is rewritten for the sake
     /// of a few deletes.
     pub(crate) fn sink_deletes(&self) -> Result<()> {
-        let counters = self.allocator.counters();
         let dead = self.dead_bytes.load(Ordering::Relaxed);
-        if counters.free < counters.capacity / 4 || self.much_is_dead() {
-            self.reclaiming.store(true, Ordering::Relaxed);
-        }
-        if !self.reclaiming.load(Ordering::Relaxed) {
+        if !self.wants_deletes_down() {
             return Ok(());
         }
+        self.reclaiming.store(true, Ordering::Relaxed);
         let mut all_down = true;
         let before =
             self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed);
@@ -95,6 +92,14 @@ impl Volume {
             self.dead_bytes.fetch_sub(dead, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// True if a checkpoint is to bring deletes down.
+    pub(crate) fn wants_deletes_down(&self) -> bool {
+        let counters = self.allocator.counters();
+        counters.free < counters.capacity / 4
+            || self.much_is_dead()
+            || self.reclaiming.load(Ordering::Relaxed)
     }
 
     /// True if waiting deletes hold a sixteenth of the volume.

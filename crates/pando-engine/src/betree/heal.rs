@@ -10,11 +10,9 @@ use pando_format::{Bound, KeyRange, Side, Tree};
 use super::interior::Child;
 use super::message_buffer::MessageBuffer;
 use super::node::NodeRef;
+use super::tree::HEALING_DUE;
 use crate::volume::Volume;
 use crate::{Error, Result};
-
-/// Surgeries on a tree that are healed together. A move counts twice.
-pub(crate) const HEALED_TOGETHER: usize = 8;
 
 /// Flushes through one edge for one way down: range deletes may come to a root as fast as they go.
 const FLUSHES_MAX: usize = 2;
@@ -22,13 +20,23 @@ const FLUSHES_MAX: usize = 2;
 impl Volume {
     /// Heals one range if there has been enough surgery; false if there is nothing to do. Only for the holder of the maintenance token.
     pub(crate) fn heal_if_due(&self, tree: Tree) -> Result<bool> {
-        let is_due = self.root(tree).wounds.lock().count >= HEALED_TOGETHER;
+        let is_due = self.root(tree).wounds.lock().weight >= HEALING_DUE;
         Ok(is_due && self.heal_next(tree)?)
     }
 
-    /// Heals all ranges: for a checkpoint, so that what is cut off does not reach the device.
-    pub(crate) fn heal_all(&self) -> Result<()> {
+    /// Heals all ranges for a checkpoint, if it is the second one to find some, the last one, or space is short. What has moved once
+    /// often moves again, and a checkpoint behind a single move has little else to do.
+    pub(crate) fn heal_for_checkpoint(&self, is_last: bool) -> Result<()> {
         for tree in Tree::ALL {
+            let must = {
+                let mut wounds = self.root(tree).wounds.lock();
+                let some = !wounds.ranges.is_empty();
+                let left_before = std::mem::replace(&mut wounds.were_left, some);
+                left_before || is_last || self.wants_deletes_down()
+            };
+            if !must {
+                continue;
+            }
             let _token = self.root(tree).maintenance.lock();
             while self.has_space_to_flush() && self.heal_next(tree)? {}
         }

@@ -22,7 +22,7 @@ use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending};
 use super::lifting::{key_limits, relift_bound, relift_key, relift_way};
 
 /// What a keyed message or fragment weighs beside its bytes, in memory.
-const ENTRY_OVERHEAD: usize = 96;
+pub(crate) const ENTRY_OVERHEAD: usize = 96;
 
 /// Messages for one child, in the coordinates of the node that holds them.
 #[derive(Debug, Clone, Default)]
@@ -163,6 +163,13 @@ impl MessageBuffer {
         let first = self.ranges.partition_point(|(fragment, _)| fragment.upper <= range.lower);
         let upper = range.upper.clone();
         self.ranges[first..].iter().take_while(move |(fragment, _)| fragment.lower < upper)
+    }
+
+    /// Gotos that overlap the range.
+    pub(crate) fn gotos_in(&self, range: &KeyRange) -> impl Iterator<Item = &Goto> {
+        let first = self.gotos.partition_point(|goto| goto.range.upper <= range.lower);
+        let upper = range.upper.clone();
+        self.gotos[first..].iter().take_while(move |goto| goto.range.lower < upper)
     }
 
     /// Adds a message for one key.
@@ -345,12 +352,6 @@ impl MessageBuffer {
             buffer.keyed.insert(key, (msn, pending));
         }
         buffer
-    }
-
-    /// The same buffer without its gotos.
-    pub(crate) fn without_gotos(mut self) -> Self {
-        self.bytes -= self.gotos.drain(..).map(|goto| Self::goto_weight(&goto)).sum::<usize>();
-        self
     }
 
     /// Takes it apart.

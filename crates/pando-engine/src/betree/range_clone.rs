@@ -16,7 +16,8 @@ use pando_format::edge::{Goto, Xf};
 use pando_format::{Bound, KeyRange, Msn, NodeId, Pending, Tree};
 use std::sync::atomic::Ordering;
 
-use super::message_buffer::{MessageBuffer, Messages};
+use super::lifting::relift_way;
+use super::message_buffer::{ENTRY_OVERHEAD, MessageBuffer};
 use super::names::Names;
 use super::node::Body;
 use super::tree::{TreeRoot, root_above};
@@ -36,7 +37,7 @@ enum Way {
     Clone {
         gotos: Vec<Goto>,
         /// Messages on the way to the targets, below the new prefix, from the root down.
-        carried: Vec<MessageBuffer>,
+        carried: Vec<Messages>,
     },
 }
 
@@ -45,7 +46,7 @@ impl Plan {
     pub(crate) fn bytes(&self) -> u64 {
         let bytes: usize = match &self.way {
             Way::Copy(entries) => entries.iter().map(|(key, value)| key.len() + value.len()).sum(),
-            Way::Clone { carried, .. } => carried.iter().map(MessageBuffer::bytes).sum(),
+            Way::Clone { carried, .. } => carried.iter().map(Messages::bytes).sum(),
         };
         bytes as u64
     }
@@ -56,7 +57,8 @@ impl Plan {
             Way::Copy(_) => Vec::new(),
             Way::Clone { gotos, carried } => {
                 let own = gotos.iter().map(|goto| goto.target);
-                own.chain(carried.iter().flat_map(MessageBuffer::targets)).collect()
+                own.chain(carried.iter().flat_map(|messages| &messages.gotos).map(|goto| goto.target))
+                    .collect()
             }
         }
     }
@@ -65,19 +67,56 @@ impl Plan {
 impl Volume {
     /// How the keys below `from` come below `to`, or [`Error::Miss`]. The caller holds the sequencer and the maintenance token.
     pub(crate) fn plan_clone(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Plan> {
-        let root_is_leaf = self.root(tree).read().state.read().height == 0;
-        let limit = if root_is_leaf { usize::MAX } else { self.shape.node_bytes / COPIED_PART };
+        let limit = self.shape.node_bytes / COPIED_PART;
+        let mut is_large = self.is_surely_larger(tree, from, limit);
         let way = loop {
-            if let Some(entries) = self.plan_copy(tree, from, to, limit)? {
+            if !is_large && let Some(entries) = self.plan_copy(tree, from, to, limit)? {
                 break Way::Copy(entries);
             }
+            is_large = true;
             if let Some(way) = self.plan_gotos(tree, from, to)? {
                 break way;
             }
             // Too much waits in the root, which cannot be named from within itself (BT-3).
             self.raise_root(tree);
+            self.root(tree).wounds.lock().add_heavy();
         };
         Ok(Plan { tree, to: to.clone(), way })
+    }
+
+    /// True if the headers of the nodes in memory say that a range holds more than `limit` bytes, as they do of most ranges that
+    /// are worth a goto: looking at so many entries would take longer than all the rest of a clone.
+    fn is_surely_larger(&self, tree: Tree, from: &Bytes, limit: usize) -> bool {
+        let range = KeyRange::prefix(from.clone());
+        let mut node = self.root(tree).read().clone();
+        let mut names = Names::root();
+        loop {
+            let state = node.state.read();
+            let local = names.range_to_local(&range);
+            let interior = match &state.body {
+                Body::Leaf(leaf) => return leaf.bytes_in(&local) > limit,
+                Body::Interior(interior) => interior,
+            };
+            let (first, last) = interior.indexes_in(&local).into_inner();
+            let hidden = interior.children[first..=last].iter().any(|child| {
+                child.buffer.get().is_none_or(|buffer| {
+                    buffer.ranges_in(&local).next().is_some() || buffer.gotos_in(&local).next().is_some()
+                })
+            });
+            if hidden {
+                return false;
+            }
+            if first != last {
+                let inner = interior.children[first + 1..last].iter();
+                let bytes: usize = inner.map(|child| self.stored_length(child.id)).sum();
+                return bytes > limit;
+            }
+            let child = &interior.children[first];
+            let below = names.below(&range, child.strip as usize, child.prepended());
+            let (Some(below), Some(next)) = (below, self.cache.peek(child.id)) else { return false };
+            drop(state);
+            (node, names) = (next, below);
+        }
     }
 
     /// The keys and values for a copy; `None` if they are more than `limit` bytes.
@@ -125,6 +164,8 @@ impl Volume {
             };
             let here = |names: &Names| vec![goto(&range, names, node.id, state.height)];
             let interior = match &state.body {
+                // A root cannot be named from within its own tree (BT-3).
+                Body::Leaf(_) if is_root => return Ok(None),
                 Body::Leaf(_) => return Ok(Some(Way::Clone { gotos: here(&names), carried })),
                 Body::Interior(interior) => interior,
             };
@@ -149,7 +190,7 @@ impl Volume {
                     let bounds = interior.bounds_of(index, &KeyRange::all());
                     let piece = bounds.intersection(&range);
                     let buffer = child.buffer.get().expect("TREE-1: the root is in memory");
-                    carried.push(translated(buffer, &piece, &names, from, to));
+                    carried.push(Messages::of(buffer, &piece, &names, from, to));
                     if !child.id.is_empty() && !piece.is_empty() {
                         let below = names.below(&bounds, child.strip as usize, child.prepended());
                         let below = below.ok_or_else(damaged)?;
@@ -162,7 +203,7 @@ impl Volume {
             let Some(buffer) = child.buffer.get() else {
                 return Err(Error::Miss(Miss { node: node.id, part: Some(first as u32) }));
             };
-            carried.push(translated(buffer, &local, &names, from, to));
+            carried.push(Messages::of(buffer, &local, &names, from, to));
             let covering = buffer.gotos().iter().find(|goto| goto.range.covers(&local));
             let (id, height, strip, prepend) = match covering {
                 Some(goto) => (goto.target, goto.height, goto.xf.strip, &goto.xf.prepend[..]),
@@ -174,7 +215,7 @@ impl Volume {
             if covering.is_some() {
                 // It leads on; what comes along is what lies on top of it.
                 let top = carried.last_mut().expect("it was just pushed");
-                *top = std::mem::take(top).without_gotos();
+                top.gotos.clear();
             }
             let next = self.cached(id)?;
             names = names.below(&range, strip as usize, prepend).ok_or_else(damaged)?;
@@ -193,9 +234,8 @@ impl Volume {
         match way {
             Way::Copy(entries) => {
                 self.stats.ranges_copied.fetch_add(1, Ordering::Relaxed);
-                for (key, value) in entries {
-                    self.inject(tree, key, msn, Pending::Put(value));
-                }
+                let messages = entries.into_iter().map(|(key, value)| (key, Pending::Put(value)));
+                self.inject_into_root(tree, msn, messages.collect());
             }
             Way::Clone { gotos, carried } => {
                 self.stats.ranges_cloned.fetch_add(1, Ordering::Relaxed);
@@ -204,17 +244,18 @@ impl Volume {
                 }
                 self.root(tree).wounds.lock().add(whole.clone());
                 // The lowest are the oldest.
-                for buffer in carried.into_iter().rev() {
-                    let Messages { ranges, gotos, keyed } = buffer.into_messages();
-                    for (range, _) in ranges {
+                let count: usize = carried.iter().map(|messages| messages.keyed.len()).sum();
+                if count >= CARRIED_MAX {
+                    self.root(tree).wounds.lock().add_heavy();
+                }
+                for Messages { ranges, gotos, keyed } in carried.into_iter().rev() {
+                    for range in ranges {
                         self.inject_range(tree, &range.intersection(&whole), msn);
                     }
                     for goto in gotos {
                         self.inject_goto(tree, &Goto { msn, ..goto });
                     }
-                    for (key, (_, pending)) in keyed {
-                        self.inject(tree, key, msn, pending);
-                    }
+                    self.inject_into_root(tree, msn, keyed);
                 }
             }
         }
@@ -262,14 +303,42 @@ fn goto_for(range: &KeyRange, names: &Names, target: NodeId, height: u8, from: &
     }
 }
 
-/// The messages of a buffer for keys of `local`, all below `from`, as messages for keys below `to`.
-fn translated(
-    buffer: &MessageBuffer,
-    local: &KeyRange,
-    names: &Names,
-    from: &[u8],
-    to: &[u8],
-) -> MessageBuffer {
-    let own = [&names.local[..], &from[names.prefix.len()..]].concat();
-    buffer.clone().inside(local).relift(&[], &own).relift(to, &[])
+/// Messages that come along, below the new prefix.
+#[derive(Default)]
+struct Messages {
+    ranges: Vec<KeyRange>,
+    gotos: Vec<Goto>,
+    keyed: Vec<(Bytes, Pending)>,
+}
+
+impl Messages {
+    /// The messages of a buffer for keys of `local`, all below `from`, as messages for keys below `to`. Once a message: there may be
+    /// a thousand of them, for a range that holds a million keys.
+    fn of(buffer: &MessageBuffer, local: &KeyRange, names: &Names, from: &[u8], to: &[u8]) -> Self {
+        let own = [&names.local[..], &from[names.prefix.len()..]].concat();
+        let moved = |range: &KeyRange| {
+            let inside = range.intersection(local);
+            KeyRange::new(inside.lower.strip(&own).prepend(to), inside.upper.strip(&own).prepend(to))
+        };
+        let keyed = buffer.keyed_in(local).map(|(key, pending)| {
+            assert!(key.starts_with(&own), "BT-2: a key below a prefix has it");
+            ([to, &key[own.len()..]].concat().into(), pending.clone())
+        });
+        let moved_goto = |goto: &Goto| {
+            let mut moved = Goto { range: moved(&goto.range), ..goto.clone() };
+            relift_way(&mut moved.xf.strip, &mut moved.xf.prepend, &[], &own);
+            relift_way(&mut moved.xf.strip, &mut moved.xf.prepend, to, &[]);
+            moved
+        };
+        Self {
+            ranges: buffer.ranges_in(local).map(|(range, _)| moved(range)).collect(),
+            gotos: buffer.gotos_in(local).map(moved_goto).filter(|goto| !goto.range.is_empty()).collect(),
+            keyed: keyed.collect(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let keyed = self.keyed.iter().map(|(key, pending)| key.len() + pending.length());
+        keyed.sum::<usize>() + (self.keyed.len() + self.ranges.len() + self.gotos.len()) * ENTRY_OVERHEAD
+    }
 }

@@ -33,24 +33,46 @@ pub(crate) struct TreeRoot {
 pub(crate) struct Wounds {
     /// Ranges that were cloned to, or moved away; each once.
     pub(crate) ranges: Vec<KeyRange>,
-    /// How often.
-    pub(crate) count: usize,
+    /// How bad it is: see [`HEALING_DUE`].
+    pub(crate) weight: usize,
+    /// True if a checkpoint has left them as they are.
+    pub(crate) were_left: bool,
 }
+
+/// Wounds that are heavier are healed together.
+pub(crate) const HEALING_DUE: usize = 1000;
+
+/// Eight ranges are healed together; a move counts for both of its own.
+const FRESH_WEIGHT: usize = 125;
+
+/// A range that moves there and back leaves the same ends in no other shape than before: it is healed once in a while.
+const REPEATED_WEIGHT: usize = 1;
+
+/// Surgery that raised the root, or came with as many messages as a clone may bring.
+const HEAVY_WEIGHT: usize = 250;
 
 impl Wounds {
     /// Notes that the nodes at the ends of a range are to be brought back in shape.
     pub(crate) fn add(&mut self, range: KeyRange) {
-        self.count += 1;
-        if !self.ranges.contains(&range) {
+        if self.ranges.contains(&range) {
+            self.weight += REPEATED_WEIGHT;
+        } else {
+            self.weight += FRESH_WEIGHT;
             self.ranges.push(range);
         }
     }
 
-    /// The next range to be healed. The count goes back with the last.
+    /// Notes that many messages waited above the target of a clone: the next ones should find fewer.
+    pub(crate) fn add_heavy(&mut self) {
+        self.weight += HEAVY_WEIGHT;
+    }
+
+    /// The next range to be healed. The weight goes back with the last.
     pub(crate) fn pop(&mut self) -> Option<KeyRange> {
         let range = self.ranges.pop();
         if range.is_none() {
-            self.count = 0;
+            self.weight = 0;
+            self.were_left = false;
         }
         range
     }
@@ -110,6 +132,28 @@ impl Volume {
         };
         let messages: Vec<_> = (0..blocks).map(message).collect();
         self.inject_all(tree, msn, &messages);
+    }
+
+    /// Brings messages into a root in one hold of its lock. The caller holds the sequencer.
+    pub(crate) fn inject_into_root(&self, tree: Tree, msn: Msn, messages: Vec<(Bytes, Pending)>) {
+        self.stats.messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
+        let root = self.root(tree).read();
+        let mut state = root.state.write();
+        self.mark_dirty(&root, &mut state);
+        match &mut state.body {
+            Body::Leaf(leaf) => {
+                for (key, pending) in messages {
+                    leaf.apply(&key, msn, &pending, self.shape.basement_bytes);
+                }
+                leaf.drop_empty();
+            }
+            Body::Interior(interior) => {
+                for (key, pending) in messages {
+                    interior.push(key, msn, pending);
+                }
+            }
+        }
+        self.account(&mut state);
     }
 
     /// Brings messages in rising key order into a tree: as many as can straight into a leaf, the next one into the root.
