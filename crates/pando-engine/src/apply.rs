@@ -198,9 +198,13 @@ impl Volume {
     /// leave it behind them for the next checkpoint.
     fn admit(&self, bytes: u64) -> Result<()> {
         let waits = || self.signals.checkpoint_runs() || self.checkpoint_releases();
-        // Looked at on both sides of the count: a checkpoint may end in between, or a flush.
+        let fits = || self.allocator.counters().usable >= self.space_needed() + space_for(bytes);
+        if fits() {
+            return Ok(());
+        }
+        // Looked at on both sides of a count: a checkpoint may end in between, or a flush.
         let waited = waits();
-        if self.allocator.counters().usable >= self.space_needed() + space_for(bytes) {
+        if fits() {
             return Ok(());
         }
         if waited || waits() {

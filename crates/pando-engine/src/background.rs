@@ -196,10 +196,9 @@ impl Volume {
 
     /// True if space is short for a change of so many bytes and a checkpoint would release some.
     fn wants_space(&self, bytes: u64) -> bool {
-        let releases = self.checkpoint_releases();
         let counters = self.allocator.counters();
         let margin = (counters.capacity / 64).max(space_for(bytes));
-        releases && counters.usable < self.space_needed() + margin
+        counters.usable < self.space_needed() + margin && self.checkpoint_releases()
     }
 
     /// True if the next checkpoint releases space worth waiting for. What is going to be free is looked for in the order in

@@ -14,6 +14,7 @@
 //! because messages arrive in MSN order and leave together.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound as RangeBound;
 
 use bytes::Bytes;
@@ -128,8 +129,7 @@ impl MessageBuffer {
 
     /// True if a range delete waits for a key.
     pub(crate) fn deletes(&self, key: &[u8]) -> bool {
-        let next = self.ranges.partition_point(|(range, _)| !range.upper.is_above(key));
-        self.ranges.get(next).is_some_and(|(range, _)| range.contains(key))
+        deletes(&self.ranges, key)
     }
 
     /// The goto that a key lies in.
@@ -175,19 +175,21 @@ impl MessageBuffer {
     /// Adds a message for one key.
     pub(crate) fn push(&mut self, key: Bytes, msn: Msn, pending: Pending) {
         self.newest = self.newest.max(msn);
-        match self.keyed.get_mut(&key) {
-            Some((newest, sum)) => {
+        match self.keyed.entry(key) {
+            Entry::Occupied(mut entry) => {
+                let (newest, sum) = entry.get_mut();
                 debug_assert!(*newest <= msn, "BT-1: messages of a key arrive in MSN order");
                 self.bytes -= sum.length();
                 *newest = msn;
                 sum.push(pending);
                 self.bytes += sum.length();
             }
-            None => {
-                let settled = if self.deletes(&key) { settle_on_nothing(pending) } else { Some(pending) };
+            Entry::Vacant(entry) => {
+                let is_deleted = deletes(&self.ranges, entry.key());
+                let settled = if is_deleted { settle_on_nothing(pending) } else { Some(pending) };
                 if let Some(pending) = settled {
-                    self.bytes += Self::keyed_weight(&key, &pending);
-                    self.keyed.insert(key, (msn, pending));
+                    self.bytes += Self::keyed_weight(entry.key(), &pending);
+                    entry.insert((msn, pending));
                 }
             }
         }
@@ -395,6 +397,12 @@ impl MessageBuffer {
         bytes += self.keyed.iter().map(|(key, (_, pending))| Self::keyed_weight(key, pending)).sum::<usize>();
         assert_eq!(bytes, self.bytes);
     }
+}
+
+/// True if a key lies in one of the fragments.
+fn deletes(ranges: &[(KeyRange, Msn)], key: &[u8]) -> bool {
+    let next = ranges.partition_point(|(range, _)| !range.upper.is_above(key));
+    ranges.get(next).is_some_and(|(range, _)| range.contains(key))
 }
 
 /// A message for a key that is known to have no value below; `None` if it changes nothing there.

@@ -252,9 +252,10 @@ fn merge(entries: &[(Bytes, Bytes)], place: &Place<'_>, piece: &KeyRange, out: &
         }
         let Some(value) = value else { continue };
         out.bytes += full.len() + value.len();
-        out.entries.push((full.clone(), value));
+        out.entries.push((full, value));
         if out.is_full() {
-            return if forward { Bound::before([&full[..], &[0]].concat()) } else { Bound::before(full) };
+            let (last, _) = out.entries.last().expect("it was just pushed");
+            return Bound::before(if forward { [last, &[0][..]].concat().into() } else { last.clone() });
         }
     }
 }
