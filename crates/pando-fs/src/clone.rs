@@ -21,7 +21,7 @@ use crate::names::Names;
 use crate::operations::{Caller, FileType, InodeNumber};
 use crate::rename::{End, is_at_or_below};
 use crate::schema::{Record, Redirect, XattrValue, key, number};
-use crate::view::{self, View};
+use crate::view::View;
 use crate::xattr::delete_lost_values;
 use crate::{Error, FileSystem, Result, acl, store};
 
@@ -85,7 +85,8 @@ impl FileSystem {
         if source.is_directory() {
             parked.extend(self.parked.below(&to.subtree()));
             let subtree = key::subtree_prefix(&source.path(epoch)?);
-            below = Some((self.linked_below(source.view(), &subtree)?, subtree));
+            let view = source.view().ok_or(Error::ReadOnly)?;
+            below = Some((self.linked_below(&view, &subtree)?, subtree, view));
         }
         let mut states = States::lock(parked.iter().chain([source, to.directory]));
         states.check_attached(to.directory)?;
@@ -93,31 +94,32 @@ impl FileSystem {
         let before = states.record(source).clone();
         check_may_clone(caller, groups, &before, states.record(to.directory))?;
         let data = source.data_prefix(epoch, &before)?;
-        let root_values = if source.is_snapshot() { self.large_values(&data, &before)? } else { Vec::new() };
+        let root_values = if source.is_tree_root() { self.large_values(&data, &before)? } else { Vec::new() };
         let fresh = self.numbers.allocate(&self.store)?;
         let mut fresh_links = Vec::new();
-        for _ in below.iter().flat_map(|(linked, _)| linked) {
+        for _ in below.iter().flat_map(|(linked, ..)| linked) {
             fresh_links.push(self.numbers.allocate(&self.store)?);
         }
 
         let now = self.now();
         let mut batch = Batch::new();
-        let evicted = self.evict(&mut batch, &states, &parked, b"\0");
+        let evicted = self.evict(&mut batch, &states, &parked);
         let mut record = before.clone();
-        record.number = number::stored(fresh, to.directory.delta);
+        record.number = number::stored(fresh, to.directory.delta());
         (record.changed, record.born) = (now, now);
         record.parked = Bytes::new();
         owned_by(caller, groups, &mut record);
-        if let Some((linked, from)) = &below {
-            record.delta = self.fresh_deltas(fresh) ^ to.directory.delta;
+        if let Some((linked, from, view)) = &below {
+            record.delta = self.fresh_deltas(fresh) ^ to.directory.delta();
             if record.entries > 0 {
-                self.clone_below(&mut batch, source.view(), from, &to.subtree(), linked, &fresh_links);
+                let target = to.directory.view().ok_or(Error::Stale)?;
+                self.clone_below(&mut batch, (view, from), (&target, &to.subtree()), linked, &fresh_links);
             }
         } else {
             record.links = 1;
         }
         let own = key::data_prefix(&to.key);
-        if before.has_data() && !source.is_snapshot() {
+        if before.has_data() && !source.is_tree_root() {
             batch.clone_range(Tree::Data, data, own.clone());
         }
         for (name, value) in root_values {
@@ -162,9 +164,8 @@ impl FileSystem {
     fn clone_below(
         &self,
         batch: &mut Batch,
-        view: Option<&View>,
-        from: &Bytes,
-        to: &Bytes,
+        (view, from): (&View, &Bytes),
+        (target, to): (&View, &Bytes),
         linked: &BTreeMap<u64, Linked>,
         fresh: &[u64],
     ) {
@@ -177,25 +178,25 @@ impl FileSystem {
         }
         for ((old, file), number) in linked.iter().zip(fresh.iter().copied()) {
             let mut record = file.record.clone();
-            record.number = number;
+            record.number = target.linked_number(number);
             record.links = file.names.len() as u32;
-            let own = key::linked_key(number);
+            let own = target.linked_key(number);
             if record.has_data() {
-                let data = key::data_prefix(&view::linked_key(view, *old));
+                let data = key::data_prefix(&key::in_snapshot(&view.prefix, &key::linked_key(*old)));
                 batch.clone_range(Tree::Data, data, key::data_prefix(&own));
             }
             batch.put(Tree::Metadata, own, record.encode());
-            let redirect = Redirect { number, file_type: record.file_type };
+            let redirect = Redirect { number: record.number, file_type: record.file_type };
             for name in &file.names {
-                put_redirect(batch, &redirect, &[&to[..], name].concat().into());
+                put_redirect(batch, target, &redirect, &[&to[..], name].concat().into());
             }
         }
     }
 
-    /// The files with several links that have names below `subtree`, by number. The name space lock is held exclusively, so
+    /// The files with several links that have names below `subtree` of a tree, by the number stored. The name space lock is held exclusively, so
     /// their records in the tree are the truth.
-    fn linked_below(&self, view: Option<&View>, subtree: &[u8]) -> Result<BTreeMap<u64, Linked>> {
-        let prefix = view::link_name_key(view, subtree);
+    fn linked_below(&self, view: &View, subtree: &[u8]) -> Result<BTreeMap<u64, Linked>> {
+        let prefix = view.link_name_key(subtree);
         let mut names: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
         let mut range = Some(KeyRange::prefix(prefix.clone()));
         while let Some(part) = range {
@@ -211,7 +212,7 @@ impl FileSystem {
         // Their numbers lie close together as a rule: one scan finds many.
         let mut chunk = BTreeMap::new();
         for (number, names) in names {
-            let own = view::linked_key(view, number);
+            let own = key::in_snapshot(&view.prefix, &key::linked_key(number));
             if !chunk.contains_key(&own) {
                 chunk = self.linked_records(&own)?;
             }

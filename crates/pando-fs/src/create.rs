@@ -1,7 +1,5 @@
 //! New inodes: one batch with the record, and what changes in the directory. Blind where the directory is complete.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use pando_engine::{Batch, Tree};
 
@@ -40,10 +38,10 @@ impl FileSystem {
         let mut states = States::lock(parked.iter().chain([&directory]));
         states.check_attached(&directory)?;
         let mut batch = Batch::new();
-        let evicted = self.evict(&mut batch, &states, &parked, &key);
+        let evicted = self.evict(&mut batch, &states, &parked);
 
         let now = self.now();
-        let mut record = Record::new(file_type, number::stored(fresh, directory.delta), now);
+        let mut record = Record::new(file_type, number::stored(fresh, directory.delta()), now);
         let mut directory_record = states.record(&directory).clone();
         fill(&mut record);
         inherit(&mut record, caller, &directory_record)?;
@@ -103,7 +101,7 @@ impl FileSystem {
         self.store.apply(batch)?;
 
         let attributes = record.attributes(InodeNumber(number));
-        let inode: Arc<Inode> = Inode::detached(record, Place::Orphan, &self.budget, false);
+        let inode = Inode::orphan(record, directory.view(), &self.budget);
         inode.attach();
         let fresh = self.table.insert(&inode);
         assert!(fresh, "FS-4: a new number is in use already");

@@ -17,14 +17,16 @@ use crate::inode::Inode;
 use crate::link::{Found, linked_number};
 use crate::locks::{self, Rank};
 use crate::names::Names;
-use crate::operations::{DirectoryEntry, FileType, InodeNumber, SNAPSHOTS};
+use crate::operations::{DirectoryEntry, FileType, InodeNumber, ROOT, SNAPSHOTS};
 use crate::schema::{NameRecord, key};
-use crate::{Error, FileSystem, Result, store};
+use crate::{Error, FileSystem, Result, snapshot, store};
 
 /// Cookie behind `.`.
 const BEHIND_DOT: u64 = 1;
-/// Cookie behind `..`; those of names are larger.
+/// Cookie behind `..`.
 const BEHIND_DOTS: u64 = 2;
+/// Cookie behind the directory of the snapshots, which comes third where it is shown; those of names are larger.
+const BEHIND_SNAPSHOTS: u64 = 3;
 
 /// Replies whose names a handle remembers.
 const RECENT_MAX: usize = 16_384;
@@ -84,9 +86,9 @@ impl Listing {
     fn new(inode: InodeNumber) -> Self {
         Self {
             inode,
-            latest: BEHIND_DOTS,
+            latest: BEHIND_SNAPSHOTS,
             recent: BTreeMap::new(),
-            anchors: BTreeMap::from([(BEHIND_DOTS, Bytes::new())]),
+            anchors: BTreeMap::from([(BEHIND_SNAPSHOTS, Bytes::new())]),
             collected: None,
         }
     }
@@ -151,11 +153,13 @@ impl FileSystem {
         if number == SNAPSHOTS {
             return self.list_snapshots(cookie, emit);
         }
-        if cookie < BEHIND_DOTS && !emit_dots(&directory, cookie, emit) {
+        let shown = number == ROOT && self.snapshots_listed.load(Ordering::Relaxed);
+        let first = if shown { BEHIND_SNAPSHOTS } else { BEHIND_DOTS };
+        if cookie < first && !emit_dots(&directory, shown, cookie, emit) {
             return Ok(());
         }
-        let mut emitted = cookie < BEHIND_DOTS;
-        let start = cookie.max(BEHIND_DOTS);
+        let mut emitted = cookie < first;
+        let start = cookie.max(BEHIND_SNAPSHOTS);
         let Position { name: mut behind, mut skip } = listing.position(start);
         if start != listing.latest {
             listing.jump(&behind);
@@ -163,9 +167,12 @@ impl FileSystem {
         loop {
             let epoch = self.namespace.read();
             let mut names = directory.names()?;
-            // A directory that was removed has no names.
-            let Ok(path) = directory.path(*epoch) else { return Ok(()) };
-            if start == BEHIND_DOTS && behind.is_empty() && !names.is_complete() {
+            let path = match directory.path(*epoch) {
+                // A directory that was removed has no names.
+                Err(Error::NotFound) => return Ok(()),
+                path => path?,
+            };
+            if start == BEHIND_SNAPSHOTS && behind.is_empty() && !names.is_complete() {
                 listing.collected = Some((names.version(), HashSet::new()));
             }
             let chunk = Chunk { directory: &directory, path: &path, attributes };
@@ -301,11 +308,18 @@ struct Chunk<'a> {
     attributes: bool,
 }
 
-/// Emits `.` and `..` as far as they lie behind the cookie; false if there was no room.
-fn emit_dots(directory: &Arc<Inode>, cookie: u64, emit: &mut dyn FnMut(&DirectoryEntry) -> bool) -> bool {
+/// Emits `.`, `..` and, if it is shown here, the directory of the snapshots, as far as they lie behind the cookie; false if there was
+/// no room.
+fn emit_dots(
+    directory: &Arc<Inode>,
+    shows_snapshots: bool,
+    cookie: u64,
+    emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
+) -> bool {
     let parent = directory.parent().map_or(directory.number, |parent| parent.number);
     let dots = [(BEHIND_DOT, &b"."[..], directory.number), (BEHIND_DOTS, b"..", parent)];
-    dots.into_iter().filter(|(behind, ..)| *behind > cookie).all(|(cookie, name, inode)| {
+    let snapshots = shows_snapshots.then_some((BEHIND_SNAPSHOTS, snapshot::NAME, SNAPSHOTS));
+    dots.into_iter().chain(snapshots).filter(|(behind, ..)| *behind > cookie).all(|(cookie, name, inode)| {
         let name = Bytes::from_static(name);
         emit(&DirectoryEntry { cookie, name, inode, file_type: FileType::Directory, attributes: None })
     })
@@ -326,14 +340,14 @@ mod tests {
         for number in 0..count {
             listing.remember(name(number));
         }
-        let cookie_of = |number: u64| number + BEHIND_DOTS + 1;
+        let cookie_of = |number: u64| number + BEHIND_SNAPSHOTS + 1;
         assert_eq!(listing.position(cookie_of(count - 1)), Position { name: name(count - 1), skip: 0 });
         let old = listing.position(cookie_of(100));
         assert_eq!(
             old,
-            Position { name: name(cookie_of(0).div_ceil(64) * 64 - 3), skip: cookie_of(100) - 64 }
+            Position { name: name(cookie_of(0).div_ceil(64) * 64 - 4), skip: cookie_of(100) - 64 }
         );
-        assert_eq!(listing.position(BEHIND_DOTS), Position { name: Bytes::new(), skip: 0 });
+        assert_eq!(listing.position(BEHIND_SNAPSHOTS), Position { name: Bytes::new(), skip: 0 });
         assert!(listing.recent.len() <= RECENT_MAX);
     }
 
@@ -346,7 +360,7 @@ mod tests {
         let at = listing.latest;
         assert_eq!(listing.position(at), Position { name: name(2), skip: 0 });
         listing.remember(name(3));
-        assert_eq!(listing.position(BEHIND_DOTS + 2), Position { name: name(6), skip: 0 });
+        assert_eq!(listing.position(BEHIND_SNAPSHOTS + 2), Position { name: name(6), skip: 0 });
         assert_eq!(listing.position(at + 1), Position { name: name(3), skip: 0 });
     }
 }

@@ -48,6 +48,8 @@ pub enum Error {
     NotSupported,
     /// EBUSY.
     InUse,
+    /// EXDEV: between the live tree and a snapshot, or two snapshots.
+    OtherTree,
     /// EIO, with the engine's sentence for the log.
     Engine(pando_engine::Error),
 }
@@ -89,6 +91,7 @@ impl std::fmt::Display for Error {
             Self::Stale => "the inode is gone",
             Self::NotSupported => "not supported",
             Self::InUse => "it is in use",
+            Self::OtherTree => "they lie in different snapshots, or one of them in none",
         };
         f.write_str(text)
     }

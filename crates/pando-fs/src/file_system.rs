@@ -1,6 +1,7 @@
 //! A mounted volume: what all operations share, how it is made, opened and closed, and the list of its operations.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use crate::names::NameBudget;
 use crate::numbers::{self, Numbers};
 use crate::operations::{
     AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, Operations, ROOT,
-    RenameMode, SNAPSHOTS, Seek, SetAttributes, Statistics, XattrMode,
+    RenameMode, Seek, SetAttributes, Statistics, XattrMode,
 };
 use crate::orphan::Parked;
 use crate::schema::{Record, Timestamp, key};
@@ -38,6 +39,10 @@ pub struct FileSystem {
     pub(crate) listings: Listings,
     /// The snapshots that inodes in memory lie in, by number.
     pub(crate) views: Mutex<HashMap<InodeNumber, Weak<View>>>,
+    /// How many hold a snapshot, by its number.
+    pub(crate) held: Mutex<HashMap<InodeNumber, usize>>,
+    /// Whether listings of the root show the directory of the snapshots.
+    pub(crate) snapshots_listed: AtomicBool,
     /// Shared by all that makes keys; its value is the epoch of cached paths, raised when a directory moves.
     pub(crate) namespace: locks::RwLock<u64>,
     clock: Arc<dyn Clock>,
@@ -126,11 +131,14 @@ impl FileSystem {
             parked: Parked::new(),
             listings: Listings::new(),
             views: Mutex::default(),
+            held: Mutex::default(),
+            snapshots_listed: AtomicBool::new(false),
             namespace: locks::RwLock::new(Rank::Namespace, 0, 0),
             clock,
             read_only,
         };
-        let root = Inode::detached(root, Place::Root, &fs.budget, false);
+        let live = View::new(Bytes::new(), root.delta, true);
+        let root = Inode::detached(root, Place::Root(live), &fs.budget, false);
         if root.number != ROOT || !root.is_directory() {
             return Err(missing().into());
         }
@@ -182,11 +190,11 @@ impl FileSystem {
         self.table.get(number).ok_or(Error::Stale)
     }
 
-    /// The inode that a changing operation names. `ReadOnly` if it lies in a snapshot.
+    /// The inode that a changing operation names. `ReadOnly` if it lies in a snapshot that is not writable.
     pub(crate) fn writable_inode(&self, number: InodeNumber) -> Result<Arc<Inode>> {
         self.check_writable()?;
         let inode = self.inode(number)?;
-        if inode.view.is_some() || number == SNAPSHOTS { Err(Error::ReadOnly) } else { Ok(inode) }
+        if inode.is_writable() { Ok(inode) } else { Err(Error::ReadOnly) }
     }
 
     /// For the start of each changing operation.

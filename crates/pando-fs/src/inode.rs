@@ -7,6 +7,8 @@
 //! * IN-3 the place of a file changes with its state lock held exclusively, that of a directory with the name space
 //!   lock held exclusively (or, when it is removed, with the names of its parent and itself locked). A file with a
 //!   parent also keeps its place while the names of that parent are locked.
+//! * IN-4 what lies in a tree that is gone stays in the table, with the place it had, until it is forgotten; all operations on
+//!   it answer `Stale`, and the names of its parent, if that is the root, know nothing of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,7 @@ use crate::locks::{self, MutexGuard, Rank, ReadGuard, WriteGuard};
 use crate::names::{NameBudget, Names};
 use crate::operations::{Attributes, FileType, InodeNumber};
 use crate::schema::{Record, key, number};
-use crate::view::{self, View};
+use crate::view::View;
 use crate::{Error, Result};
 
 /// Paths longer than this are made anew for each key: memory for the paths of a deep chain grows with its square.
@@ -30,12 +32,12 @@ const DETACHED: u64 = u64::MAX;
 /// Where an inode stands in the name space.
 #[derive(Clone)]
 pub(crate) enum Place {
-    /// The root directory.
-    Root,
+    /// The root directory of the tree that is the live one at present.
+    Root(Arc<View>),
     /// A name in a directory.
     Named { parent: Arc<Inode>, name: Bytes },
     /// Under this key of its own, to which its names lead: a file that has had several names. See [`crate::link`].
-    Linked { key: Bytes, view: Option<Arc<View>> },
+    Linked { key: Bytes, view: Arc<View> },
     /// The root of a snapshot.
     Snapshot(Arc<View>),
     /// The directory of the snapshots, which is nowhere on the device.
@@ -64,10 +66,11 @@ pub(crate) struct Inode {
     /// What users see, wherever it moves.
     pub(crate) number: InodeNumber,
     pub(crate) file_type: FileType,
-    /// The deltas of a directory and all above it ([`number`]). They stay when it moves; zero for anything else.
-    pub(crate) delta: u64,
-    /// The snapshot it lies in; none in the live tree.
-    pub(crate) view: Option<Arc<View>>,
+    /// See [`Inode::delta`]; not for the root, which has that of the live tree.
+    delta: u64,
+    /// The tree it lies in, or lay in before it became an orphan. None for the root, which changes from one to another, and for the
+    /// directory of the snapshots.
+    view: Option<Arc<View>>,
     references: AtomicU64,
     place: Mutex<Place>,
     /// A directory's path and the epoch of the name space it is right for.
@@ -85,11 +88,27 @@ impl Inode {
         just_made: bool,
     ) -> Arc<Self> {
         let (above, view) = match &place {
-            Place::Named { parent, .. } => (parent.delta, parent.view.clone()),
-            Place::Linked { view, .. } => (view::linked_delta(view.as_deref()), view.clone()),
+            Place::Named { parent, .. } => (parent.delta(), parent.view()),
+            Place::Linked { view, .. } => (view.delta, Some(view.clone())),
             Place::Snapshot(view) => (0, Some(view.clone())),
-            Place::Root | Place::Snapshots | Place::Orphan => (0, None),
+            Place::Root(_) | Place::Snapshots | Place::Orphan => (0, None),
         };
+        Self::new(record, place, above, view, budget, just_made)
+    }
+
+    /// An inode without a name that is made in a tree.
+    pub(crate) fn orphan(record: Record, view: Option<Arc<View>>, budget: &Arc<NameBudget>) -> Arc<Self> {
+        Self::new(record, Place::Orphan, 0, view, budget, false)
+    }
+
+    fn new(
+        record: Record,
+        place: Place,
+        above: u64,
+        view: Option<Arc<View>>,
+        budget: &Arc<NameBudget>,
+        just_made: bool,
+    ) -> Arc<Self> {
         let number = number::visible(record.number, above);
         let is_directory = record.file_type == FileType::Directory;
         let names = is_directory
@@ -109,6 +128,53 @@ impl Inode {
 
     pub(crate) fn is_directory(&self) -> bool {
         self.file_type == FileType::Directory
+    }
+
+    /// The deltas of a directory and all above it ([`number`]). They stay when it moves; zero for anything else.
+    pub(crate) fn delta(&self) -> u64 {
+        match &*self.place.lock() {
+            Place::Root(view) => view.delta,
+            _ => self.delta,
+        }
+    }
+
+    fn with_view<T>(&self, tell: impl FnOnce(Option<&Arc<View>>) -> T) -> T {
+        match &self.view {
+            Some(view) => tell(Some(view)),
+            None => match &*self.place.lock() {
+                Place::Root(view) => tell(Some(view)),
+                _ => tell(None),
+            },
+        }
+    }
+
+    /// The tree it lies in, or lay in before it became an orphan; none for the directory of the snapshots.
+    pub(crate) fn view(&self) -> Option<Arc<View>> {
+        self.with_view(|view| view.cloned())
+    }
+
+    /// Whether changes are let through.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.with_view(|view| view.is_some_and(|view| view.writable))
+    }
+
+    /// Whether both lie in the same tree.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        match (self.view(), other.view()) {
+            (Some(view), Some(other)) => Arc::ptr_eq(&view, &other),
+            (view, other) => view.is_none() && other.is_none(),
+        }
+    }
+
+    /// True for what lies in a tree that is no more: a snapshot that was deleted, or the live tree before a roll back. What had no
+    /// name any more when that happened lives on. It stays so while the name space lock is held.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| view.is_gone()) && !matches!(*self.place.lock(), Place::Orphan)
+    }
+
+    /// Why the inode is nothing to work with any more, if so.
+    fn check_alive(&self) -> Result<()> {
+        if self.is_detached() || self.is_gone() { Err(Error::Stale) } else { Ok(()) }
     }
 
     pub(crate) fn is_detached(&self) -> bool {
@@ -161,9 +227,9 @@ impl Inode {
         matches!(*self.place.lock(), Place::Linked { .. })
     }
 
-    /// True for the root of a snapshot.
-    pub(crate) fn is_snapshot(&self) -> bool {
-        matches!(*self.place.lock(), Place::Snapshot(_))
+    /// True for the root of the live tree and of a snapshot.
+    pub(crate) fn is_tree_root(&self) -> bool {
+        matches!(*self.place.lock(), Place::Root(_) | Place::Snapshot(_))
     }
 
     /// True if it counts as a reference of the directory it lies in (IN-2).
@@ -184,10 +250,10 @@ impl Inode {
         Ok(self.names.as_ref().ok_or(Error::NotADirectory)?.lock())
     }
 
-    /// Locks the state, shared; `Stale` if the inode has left the table.
+    /// Locks the state, shared; `Stale` if the inode has left the table, or its tree is gone.
     pub(crate) fn read(&self) -> Result<ReadGuard<'_, State>> {
         let state = self.state.read();
-        if self.is_detached() { Err(Error::Stale) } else { Ok(state) }
+        self.check_alive().map(|()| state)
     }
 
     /// What users see, whether the inode is in the table or not.
@@ -195,10 +261,10 @@ impl Inode {
         self.state.read().record.attributes(self.number)
     }
 
-    /// Locks the state exclusively; `Stale` if the inode has left the table.
+    /// Locks the state exclusively; `Stale` if the inode has left the table, or its tree is gone.
     pub(crate) fn write(&self) -> Result<WriteGuard<'_, State>> {
         let state = self.state.write();
-        if self.is_detached() { Err(Error::Stale) } else { Ok(state) }
+        self.check_alive().map(|()| state)
     }
 
     /// Locks the state exclusively, whether the inode is in the table or not.
@@ -210,6 +276,9 @@ impl Inode {
     pub(crate) fn path(&self, epoch: u64) -> Result<Bytes> {
         if !self.is_directory() {
             return Err(Error::NotADirectory);
+        }
+        if self.is_gone() {
+            return Err(Error::Stale);
         }
         let mut names = Vec::new();
         let mut step = self.path_step(epoch)?;
@@ -246,10 +315,8 @@ impl Inode {
             return Ok(Step::Known(path.clone()));
         }
         match self.place() {
-            Place::Root => Ok(Step::Known(Bytes::new())),
+            Place::Root(view) | Place::Snapshot(view) => Ok(Step::Known(view.prefix.clone())),
             Place::Named { parent, name } => Ok(Step::Up(parent, name)),
-            Place::Snapshot(view) if view.is_gone() => Err(Error::Stale),
-            Place::Snapshot(view) => Ok(Step::Known(view.prefix.clone())),
             Place::Linked { .. } | Place::Snapshots | Place::Orphan => Err(Error::NotFound),
         }
     }
@@ -261,14 +328,13 @@ impl Inode {
 
     /// Metadata key of the record. The caller holds the name space lock and what keeps the place (IN-3).
     pub(crate) fn key(&self, epoch: u64) -> Result<Bytes> {
+        if self.is_gone() {
+            return Err(Error::Stale);
+        }
         match self.place() {
-            Place::Root => Ok(Bytes::from_static(key::ROOT)),
+            Place::Root(view) | Place::Snapshot(view) => Ok(view.prefix.clone()),
             Place::Named { parent, name } => Ok(key::child_key(&parent.path(epoch)?, &name)),
-            Place::Snapshot(view) | Place::Linked { view: Some(view), .. } if view.is_gone() => {
-                Err(Error::Stale)
-            }
             Place::Linked { key, .. } => Ok(key),
-            Place::Snapshot(view) => Ok(view.prefix.clone()),
             Place::Snapshots => Err(Error::NotFound),
             Place::Orphan => Ok(key::orphan_key(self.number.0)),
         }
@@ -303,9 +369,9 @@ impl<'a> States<'a> {
         Self { locked: inodes.into_iter().map(|inode| (inode.number, inode.write_any())).collect() }
     }
 
-    /// `Stale` if the inode has left the table. One that has not stays there while its state is locked.
+    /// `Stale` if the inode has left the table, or its tree is gone. One that has not stays there while its state is locked.
     pub(crate) fn check_attached(&self, inode: &Inode) -> Result<()> {
-        if inode.is_detached() { Err(Error::Stale) } else { Ok(()) }
+        inode.check_alive()
     }
 
     /// The record of one of the inodes locked.

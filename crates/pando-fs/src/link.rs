@@ -23,7 +23,7 @@ use crate::namei::check_new_name;
 use crate::operations::{Entry, InodeNumber};
 use crate::rename::{BothNames, End};
 use crate::schema::{Record, Redirect, Timestamp, key, number};
-use crate::view;
+use crate::view::View;
 use crate::{Error, FileSystem, Result};
 
 /// Most names of a file: what the links of a FUSE reply hold for programs with signed numbers.
@@ -64,49 +64,57 @@ impl Drop for Found<'_> {
 
 /// What the file that a redirect in a directory leads to shows as its number.
 pub(crate) fn linked_number(directory: &Inode, redirect: &Redirect) -> InodeNumber {
-    InodeNumber(number::visible(redirect.number, view::linked_delta(directory.view())))
+    InodeNumber(number::visible(redirect.number, directory.view().map_or(0, |view| view.delta)))
 }
 
 /// Adds to the batch what gives a name to an inode whose record, as it will be, is `record`. An inode with its own key
 /// gets a redirect, any other has its record under the name.
 pub(crate) fn put_name(batch: &mut Batch, inode: &Inode, record: &Record, name_key: &Bytes) {
-    if inode.is_linked() {
-        put_redirect(batch, &redirect_to(inode), name_key);
-        batch.update(Tree::Metadata, key::linked_key(inode.number.0), record.hot_update());
-    } else {
-        batch.put(Tree::Metadata, name_key.clone(), record.encode());
+    match inode.place() {
+        Place::Linked { key, view } => {
+            put_redirect(batch, &view, &redirect_to(inode, &view), name_key);
+            batch.update(Tree::Metadata, key, record.hot_update());
+        }
+        _ => batch.put(Tree::Metadata, name_key.clone(), record.encode()),
     }
 }
 
 /// Adds to the batch what takes the name away: the record or redirect under it, not what that leads to.
 pub(crate) fn delete_name(batch: &mut Batch, inode: &Inode, name_key: &Bytes) {
     batch.delete(Tree::Metadata, name_key.clone());
-    if inode.is_linked() {
-        batch.delete(Tree::Metadata, key::link_name_key(name_key));
+    if let Place::Linked { view, .. } = inode.place() {
+        batch.delete(Tree::Metadata, view.link_name_key(name_key));
     }
 }
 
-fn redirect_to(inode: &Inode) -> Redirect {
-    Redirect { number: inode.number.0, file_type: inode.file_type }
+fn redirect_to(inode: &Inode, view: &View) -> Redirect {
+    Redirect { number: view.linked_number(inode.number.0), file_type: inode.file_type }
 }
 
-/// Adds to the batch one name of a file with several links.
-pub(crate) fn put_redirect(batch: &mut Batch, redirect: &Redirect, name_key: &Bytes) {
+/// Adds to the batch one name, in a tree, of a file with several links.
+pub(crate) fn put_redirect(batch: &mut Batch, view: &View, redirect: &Redirect, name_key: &Bytes) {
     batch.put(Tree::Metadata, name_key.clone(), redirect.encode());
     let number = Bytes::copy_from_slice(&redirect.number.to_le_bytes());
-    batch.put(Tree::Metadata, key::link_name_key(name_key), number);
+    batch.put(Tree::Metadata, view.link_name_key(name_key), number);
 }
 
 /// Adds to the batch what the loss of a name changes in a linked file, and returns its record: with one link less, or
-/// that of an orphan whose data stay where they are.
-pub(crate) fn lose_link(batch: &mut Batch, inode: &Inode, record: &Record, now: Timestamp) -> Record {
-    let own = key::linked_key(inode.number.0);
+/// that of an orphan whose data stay where they are. `own` is the file's key.
+pub(crate) fn lose_link(
+    batch: &mut Batch,
+    inode: &Inode,
+    own: Bytes,
+    record: &Record,
+    now: Timestamp,
+) -> Record {
     let mut record = Record { links: record.links.saturating_sub(1), changed: now, ..record.clone() };
     if record.links > 0 {
         batch.update(Tree::Metadata, own, record.hot_update());
         return record;
     }
     batch.delete(Tree::Metadata, own.clone());
+    // An orphan lies in no tree.
+    record.number = inode.number.0;
     if record.has_data() {
         record.parked = own;
     }
@@ -118,7 +126,7 @@ impl FileSystem {
     /// The inode that a redirect leads to, in the table and with one reference more. The names of the directory that
     /// holds the redirect are locked.
     pub(crate) fn follow(&self, directory: &Inode, redirect: &Redirect) -> Result<Found<'_>> {
-        let view = &directory.view;
+        let view = directory.view().ok_or(Error::Stale)?;
         let number = linked_number(directory, redirect);
         let damaged = || {
             let what = format!("FS-5: a name leads to inode {}, which is not what it should be", number.0);
@@ -138,7 +146,7 @@ impl FileSystem {
                 }
                 Err(absence) => absence,
             };
-            let own = view::linked_key(view.as_deref(), redirect.number);
+            let own = view.linked_key(number.0);
             let record = self.store.record(&own)?;
             let is_right =
                 |record: &Record| (record.number, record.file_type) == (redirect.number, redirect.file_type);
@@ -159,6 +167,9 @@ impl FileSystem {
             return Err(Error::NotPermitted);
         }
         check_new_name(&directory, name)?;
+        if !inode.is_beside(&directory) {
+            return Err(Error::OtherTree);
+        }
         let (entry, old_parent) = loop {
             let epoch = self.namespace.read();
             let place = inode.place();
@@ -209,26 +220,28 @@ impl FileSystem {
         }
         let now = self.now();
         let mut batch = Batch::new();
-        let evicted = self.evict(&mut batch, &states, &parked, &new.key);
+        let evicted = self.evict(&mut batch, &states, &parked);
+        let view = new.directory.view().ok_or(Error::Stale)?;
         // Under its own key it lies in no directory.
-        let number = inode.number.0;
+        let number = view.linked_number(inode.number.0);
         let record =
             Record { number, links: before.links + 1, changed: now, parked: Bytes::new(), ..before.clone() };
-        let own = key::linked_key(inode.number.0);
+        let own = view.linked_key(inode.number.0);
+        let redirect = redirect_to(inode, &view);
         if inode.is_linked() {
-            batch.update(Tree::Metadata, own, record.hot_update());
+            batch.update(Tree::Metadata, own.clone(), record.hot_update());
         } else {
             match old {
-                Some(old) => put_redirect(&mut batch, &redirect_to(inode), &old.key),
+                Some(old) => put_redirect(&mut batch, &view, &redirect, &old.key),
                 None => batch.delete(Tree::Metadata, key::orphan_key(inode.number.0)),
             }
             let (from, to) = (inode.data_prefix(epoch, &before)?, key::data_prefix(&own));
             if before.has_data() && from != to {
                 batch.move_range(Tree::Data, from, to);
             }
-            batch.put(Tree::Metadata, own, record.encode());
+            batch.put(Tree::Metadata, own.clone(), record.encode());
         }
-        put_redirect(&mut batch, &redirect_to(inode), &new.key);
+        put_redirect(&mut batch, &view, &redirect, &new.key);
         let mut directory_record = states.record(new.directory).clone();
         directory_record.entries += 1;
         (directory_record.modified, directory_record.changed) = (now, now);
@@ -242,7 +255,7 @@ impl FileSystem {
         states.set_record(new.directory, directory_record);
         let attributes = record.attributes(inode.number);
         states.set_record(inode, record);
-        inode.set_place(Place::Linked { key: key::linked_key(inode.number.0), view: None });
+        inode.set_place(Place::Linked { key: own, view });
         if let Some(old) = old {
             names.from.detach(old.name);
         }

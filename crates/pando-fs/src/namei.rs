@@ -153,7 +153,7 @@ impl FileSystem {
     pub(crate) fn drop_parentless(&self, inode: &Arc<Inode>) -> bool {
         let mut state = inode.write_any();
         match inode.place() {
-            Place::Root | Place::Snapshots | Place::Named { .. } => return false,
+            Place::Root(_) | Place::Snapshots | Place::Named { .. } => return false,
             _ if !inode.detach(&mut state) => {}
             Place::Linked { .. } | Place::Snapshot(_) => self.table.remove(inode.number),
             Place::Orphan => self.delete_orphan(inode, &state.record),
@@ -167,7 +167,7 @@ impl FileSystem {
         while let Some(inode) = next.take() {
             let _epoch = self.namespace.read();
             match inode.place() {
-                Place::Root | Place::Snapshots => {}
+                Place::Root(_) | Place::Snapshots => {}
                 Place::Linked { .. } | Place::Snapshot(_) | Place::Orphan => {
                     let dropped = self.drop_parentless(&inode);
                     assert!(dropped, "IN-3: what lies under a key of its own gets no parent");
@@ -181,7 +181,10 @@ impl FileSystem {
                     }
                     let mut state = inode.write_any();
                     if inode.detach(&mut state) {
-                        names.detach(&name);
+                        // What is in a tree that is gone has no name in the one that took its place.
+                        if !inode.is_gone() {
+                            names.detach(&name);
+                        }
                         self.table.remove(inode.number);
                         drop(state);
                         drop(names);

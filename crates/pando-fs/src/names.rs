@@ -122,11 +122,11 @@ impl Names {
         }
     }
 
-    /// Nothing is known any more, since all of it has changed. No name's inode is in the inode table.
-    pub(crate) fn forget(&mut self) {
+    /// Nothing is known any more, since all of it has changed. Returns the names whose inodes were known.
+    pub(crate) fn forget(&mut self) -> Vec<Bytes> {
         self.version += 1;
-        self.known.clear();
         self.forget_completeness();
+        std::mem::take(&mut self.known).into_keys().collect()
     }
 
     fn forget_completeness(&mut self) {

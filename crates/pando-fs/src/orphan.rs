@@ -50,6 +50,19 @@ impl Parked {
         from.map(|(key, _)| key.clone()).take_while(|key| key.starts_with(prefix)).collect()
     }
 
+    /// The keys in a tree, given the prefix of its keys, under which something is parked.
+    pub(crate) fn keys_in(&self, tree: &[u8]) -> Vec<Bytes> {
+        let mut keys = self.keys_below(tree);
+        keys.retain(|key| !tree.is_empty() || key.first() != Some(&key::SNAPSHOT_TAG));
+        keys
+    }
+
+    /// What is parked in a tree, given the prefix of its keys.
+    pub(crate) fn in_tree(&self, tree: &[u8]) -> Vec<Arc<Inode>> {
+        let keys = self.keys_in(tree);
+        keys.iter().filter_map(|key| self.at(key)).collect()
+    }
+
     pub(crate) fn is_free(&self, prefix: &[u8]) -> bool {
         let by_key = self.by_key.lock();
         let mut from = by_key.range::<[u8], _>((Limit::Included(prefix), Limit::Unbounded));
@@ -67,20 +80,18 @@ impl Parked {
 }
 
 impl FileSystem {
-    /// Adds to the batch what moves parked orphans to their own keys, for those that are (still) parked under
-    /// `prefix` or below. Their states are locked. Give the result to [`FileSystem::settle_evicted`] once the batch is
-    /// applied.
+    /// Adds to the batch what moves parked orphans to their own keys, for those that are (still) parked. Their states are
+    /// locked. Give the result to [`FileSystem::settle_evicted`] once the batch is applied.
     pub(crate) fn evict<'a>(
         &self,
         batch: &mut Batch,
         states: &States,
         orphans: impl IntoIterator<Item = &'a Arc<Inode>>,
-        prefix: &[u8],
     ) -> Vec<(Arc<Inode>, Record)> {
         let mut evicted = Vec::new();
         for inode in orphans {
             let mut record = states.record(inode).clone();
-            if inode.is_detached() || record.parked.is_empty() || !record.parked.starts_with(prefix) {
+            if inode.is_detached() || record.parked.is_empty() {
                 continue;
             }
             let from = key::data_prefix(&std::mem::take(&mut record.parked));

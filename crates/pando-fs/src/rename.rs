@@ -94,6 +94,9 @@ impl FileSystem {
         let (directory, new_directory) = (self.writable_inode(parent)?, self.writable_inode(new_parent)?);
         check_new_name(&directory, name)?;
         check_new_name(&new_directory, new_name)?;
+        if !directory.is_beside(&new_directory) {
+            return Err(Error::OtherTree);
+        }
         let rename = |epoch: u64, exclusive: bool| {
             let names = BothNames::lock(&directory, &new_directory)?;
             let (from, to) = (End::new(&directory, name, epoch)?, End::new(&new_directory, new_name, epoch)?);
@@ -168,7 +171,7 @@ impl FileSystem {
 
         let now = self.now();
         let mut batch = Batch::new();
-        let evicted = self.evict(&mut batch, &states, &parked, b"\0");
+        let evicted = self.evict(&mut batch, &states, &parked);
         let moved = moved_record(source, states.record(source), from, to, now);
         let mut removed = None;
         let mut exchanged = None;
@@ -263,10 +266,10 @@ pub(crate) fn is_at_or_below(directory: &Arc<Inode>, inode: &Inode) -> bool {
 fn moved_record(inode: &Inode, record: &Record, from: &End, to: &End, now: Timestamp) -> Record {
     let mut record = Record { changed: now, ..record.clone() };
     if !inode.is_linked() {
-        record.number = number::stored(inode.number.0, to.directory.delta);
+        record.number = number::stored(inode.number.0, to.directory.delta());
     }
     if inode.is_directory() {
-        record.delta ^= from.directory.delta ^ to.directory.delta;
+        record.delta ^= from.directory.delta() ^ to.directory.delta();
     }
     record
 }
@@ -288,9 +291,11 @@ fn ranges(from: &End, to: &End, inode: &Inode, record: &Record) -> Vec<(Tree, By
         ranges.push((Tree::Data, key::data_prefix(&from.key), key::data_prefix(&to.key)));
     }
     if record.entries > 0 {
-        let (from, to) = (from.subtree(), to.subtree());
-        ranges.push((Tree::Metadata, key::link_name_key(&from), key::link_name_key(&to)));
-        ranges.extend(Tree::ALL.map(|tree| (tree, from.clone(), to.clone())));
+        let (old, new) = (from.subtree(), to.subtree());
+        if let Some(view) = from.directory.view() {
+            ranges.push((Tree::Metadata, view.link_name_key(&old), view.link_name_key(&new)));
+        }
+        ranges.extend(Tree::ALL.map(|tree| (tree, old.clone(), new.clone())));
     }
     ranges
 }

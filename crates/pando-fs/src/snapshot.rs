@@ -1,13 +1,18 @@
-//! Snapshots: the live tree as it was at one moment, read-only.
+//! Snapshots: the live tree as it was at one moment, to be looked at or to be changed apart from it.
 //!
 //! A snapshot is a clone of the ranges that make up the live tree, to below a prefix of its own: the same mechanism as for a clone of
 //! a directory, and the same cost, O(height). Its root's record carries the delta under which it shows other inode numbers than the live tree. A
 //! table says which name has which prefix.
 //!
-//! On a mount they are found in the directory [`NAME`] of the root, which no listing shows and which is nowhere on the device. What lies
-//! in it cannot be changed.
+//! On a mount they are found in the directory [`NAME`] of the root, which no listing shows unless it is told to
+//! ([`FileSystem::list_snapshots_directory`]), and which is nowhere on the device. What lies in a snapshot that is not writable cannot
+//! be changed.
+//!
+//! A snapshot that is deleted, and the live tree at a roll back ([`crate::rollback`]), is *gone*: whatever is in use in it answers `Stale`
+//! until it is forgotten (IN-4).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -15,7 +20,7 @@ use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
 
 use crate::inode::{Inode, Place, States};
 use crate::namei::check_name;
-use crate::operations::{DirectoryEntry, Entry, FileType, InodeNumber, ROOT, SNAPSHOTS};
+use crate::operations::{DirectoryEntry, Entry, FileType, InodeNumber, Operations, ROOT, SNAPSHOTS};
 use crate::schema::{Record, Timestamp, key};
 use crate::view::View;
 use crate::{Error, FileSystem, Result};
@@ -26,9 +31,11 @@ pub const NAME: &[u8] = b".snapshots";
 const VERSION: u8 = 1;
 const KIND: u8 = 2;
 const LENGTH: usize = 32;
+/// Flag: what lies in it may be changed.
+const WRITABLE: u16 = 1;
 
 /// What the keys of the live tree begin with, those of its root directory's record and of orphans left out.
-const RANGES: [(Tree, &[u8]); 5] = [
+pub(crate) const RANGES: [(Tree, &[u8]); 5] = [
     (Tree::Metadata, b"\0"),
     (Tree::Metadata, &[key::LINKED_TAG]),
     (Tree::Metadata, &[key::LINK_NAME_TAG]),
@@ -45,6 +52,8 @@ pub struct Snapshot {
     pub number: InodeNumber,
     /// When it was taken.
     pub taken: SystemTime,
+    /// Whether what lies in it may be changed.
+    pub writable: bool,
 }
 
 impl Snapshot {
@@ -54,7 +63,8 @@ impl Snapshot {
         let mut out = BytesMut::with_capacity(LENGTH);
         out.put_u8(VERSION);
         out.put_u8(KIND);
-        out.put_bytes(0, 6);
+        out.put_u16_le(if self.writable { WRITABLE } else { 0 });
+        out.put_bytes(0, 4);
         out.put_u64_le(self.number.0);
         out.put_i64_le(taken.seconds);
         out.put_u32_le(taken.nanoseconds);
@@ -68,10 +78,15 @@ impl Snapshot {
         if bytes.len() != LENGTH || bytes[..2] != [VERSION, KIND] {
             return None;
         }
+        let flags = u16::from_le_bytes([bytes[2], bytes[3]]);
+        if flags & !WRITABLE != 0 {
+            return None;
+        }
         let nanoseconds = u32::from_le_bytes(bytes[24..28].try_into().ok()?);
         let taken = Timestamp { seconds: i64::from_le_bytes(array(16)?), nanoseconds };
         let number = InodeNumber(u64::from_le_bytes(array(8)?));
-        Some(Self { name: Bytes::copy_from_slice(name), number, taken: taken.into() })
+        let writable = flags & WRITABLE != 0;
+        Some(Self { name: Bytes::copy_from_slice(name), number, taken: taken.into(), writable })
     }
 }
 
@@ -83,7 +98,7 @@ fn damaged(key: &[u8]) -> Error {
 impl FileSystem {
     /// Takes a snapshot; atomic. `Exists` if there is one of this name. As the calls of [`crate::Operations`] it may answer `Miss` and
     /// `Busy`; so may all the others here.
-    pub fn take_snapshot(&self, name: &[u8]) -> Result<()> {
+    pub fn take_snapshot(&self, name: &[u8], writable: bool) -> Result<()> {
         self.check_writable()?;
         check_name(name)?;
         // Nothing may be half done.
@@ -102,7 +117,7 @@ impl FileSystem {
         for (tree, range) in RANGES {
             batch.clone_range(tree, range, key::in_snapshot(&prefix, range));
         }
-        for parked in self.parked.keys_below(b"") {
+        for parked in self.parked.keys_in(b"") {
             let came = key::in_snapshot(&prefix, &key::data_prefix(&parked));
             batch.delete_range(Tree::Data, KeyRange::prefix(came));
         }
@@ -111,6 +126,7 @@ impl FileSystem {
             name: Bytes::copy_from_slice(name),
             number: InodeNumber(number),
             taken: self.now().into(),
+            writable,
         };
         batch.put(Tree::Metadata, name_key, snapshot.encode());
         self.store.apply(batch)
@@ -133,14 +149,14 @@ impl FileSystem {
     }
 
     /// `NotFound` if there is none.
-    fn snapshot(&self, name: &[u8]) -> Result<Snapshot> {
+    pub(crate) fn snapshot(&self, name: &[u8]) -> Result<Snapshot> {
         let name_key = key::snapshot_name_key(name);
         let value = self.store.get(Tree::Metadata, &name_key)?.ok_or(Error::NotFound)?;
         Snapshot::decode(name, &value).ok_or_else(|| damaged(&name_key))
     }
 
     /// The record of its root directory.
-    fn snapshot_root(&self, snapshot: &Snapshot) -> Result<Record> {
+    pub(crate) fn snapshot_root(&self, snapshot: &Snapshot) -> Result<Record> {
         let prefix = key::snapshot_prefix(snapshot.number.0);
         let record = self.store.record(&prefix)?;
         let sound =
@@ -148,18 +164,26 @@ impl FileSystem {
         record.filter(sound).ok_or_else(|| damaged(&prefix))
     }
 
-    /// Deletes a snapshot; atomic. Whoever is in it finds that it is gone (`Stale`).
+    /// Deletes a snapshot; atomic. Whoever is in it finds that it is gone (`Stale`), but that files without a name live on as long
+    /// as they are in use. `InUse` while somebody holds it ([`FileSystem::hold_snapshot`]).
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
         self.check_writable()?;
         let mut epoch = self.namespace.write();
         let snapshot = self.snapshot(name)?;
+        if self.held.lock().contains_key(&snapshot.number) {
+            return Err(Error::InUse);
+        }
         let prefix = key::snapshot_prefix(snapshot.number.0);
+        let parked = self.parked.below(&prefix);
+        let mut states = States::lock(&parked);
         let mut batch = Batch::reclaiming();
+        let evicted = self.evict(&mut batch, &states, &parked);
         for tree in Tree::ALL {
             batch.delete_range(tree, KeyRange::prefix(prefix.clone()));
         }
         batch.delete(Tree::Metadata, key::snapshot_name_key(name));
         self.store.apply(batch)?;
+        self.settle_evicted(&mut states, evicted);
         if let Some(view) = self.views.lock().remove(&snapshot.number).and_then(|view| view.upgrade()) {
             view.set_gone();
         }
@@ -168,33 +192,21 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes the live tree what it was when the snapshot was taken; atomic. The snapshot stays. `InUse` as long as anything but the root
-    /// directory is referenced: nobody can be told what has become of it.
-    pub fn roll_back(&self, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        let mut epoch = self.namespace.write();
-        let snapshot = self.snapshot(name)?;
-        let record = self.snapshot_root(&snapshot)?;
-        if self.table.all().iter().any(|inode| inode.number != ROOT && inode.number != SNAPSHOTS) {
-            return Err(Error::InUse);
+    /// Keeps a snapshot from being deleted for as long as the result lives; gives its root directory, with one reference.
+    pub fn hold_snapshot(self: &Arc<Self>, name: &[u8]) -> Result<HeldSnapshot> {
+        let root = self.lookup_snapshot(name)?.attributes.inode;
+        let _epoch = self.namespace.read();
+        if self.inode(root)?.is_gone() {
+            self.forget_inode(root, 1);
+            return Err(Error::NotFound);
         }
-        let root = self.inode(ROOT)?;
-        let mut names = root.names()?;
-        let mut states = States::lock([&root]);
-        let prefix = key::snapshot_prefix(snapshot.number.0);
-        let record = Record { number: ROOT.0, delta: states.record(&root).delta, ..record };
+        *self.held.lock().entry(root).or_default() += 1;
+        Ok(HeldSnapshot { fs: self.clone(), root })
+    }
 
-        let mut batch = Batch::new();
-        for (tree, range) in RANGES {
-            // What was there goes with it.
-            batch.clone_range(tree, key::in_snapshot(&prefix, range), range);
-        }
-        batch.put(Tree::Metadata, key::ROOT, record.encode());
-        self.store.apply(batch)?;
-        states.set_record(&root, record);
-        names.forget();
-        *epoch += 1;
-        Ok(())
+    /// Whether listings of the root show the directory of the snapshots. At first they do not.
+    pub fn list_snapshots_directory(&self, shown: bool) {
+        self.snapshots_listed.store(shown, Ordering::Relaxed);
     }
 
     /// The root of a snapshot, found by its name in the directory of the snapshots.
@@ -225,7 +237,7 @@ impl FileSystem {
         if let Some(view) = views.get(&snapshot.number).and_then(std::sync::Weak::upgrade) {
             return view;
         }
-        let view = View::new(key::snapshot_prefix(snapshot.number.0), delta);
+        let view = View::new(key::snapshot_prefix(snapshot.number.0), delta, snapshot.writable);
         views.insert(snapshot.number, Arc::downgrade(&view));
         view
     }
@@ -260,6 +272,32 @@ impl FileSystem {
     }
 }
 
+/// A snapshot that cannot be deleted while this lives.
+pub struct HeldSnapshot {
+    fs: Arc<FileSystem>,
+    root: InodeNumber,
+}
+
+impl HeldSnapshot {
+    /// Its root directory; one reference to it is counted.
+    pub fn root(&self) -> InodeNumber {
+        self.root
+    }
+}
+
+impl Drop for HeldSnapshot {
+    fn drop(&mut self) {
+        {
+            let mut held = self.fs.held.lock();
+            match held.get_mut(&self.root) {
+                Some(holders) if *holders > 1 => *holders -= 1,
+                _ => drop(held.remove(&self.root)),
+            }
+        }
+        self.fs.forget(self.root, 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,7 +305,8 @@ mod tests {
     #[test]
     fn an_entry_of_the_table_survives_the_way_there_and_back() {
         let taken = Timestamp { seconds: -7, nanoseconds: 5 };
-        let snapshot = Snapshot { name: "n".into(), number: InodeNumber(u64::MAX - 3), taken: taken.into() };
+        let number = InodeNumber(u64::MAX - 3);
+        let snapshot = Snapshot { name: "n".into(), number, taken: taken.into(), writable: true };
         let bytes = snapshot.encode();
         assert_eq!(bytes.len(), LENGTH);
         assert_eq!(Snapshot::decode(b"n", &bytes), Some(snapshot));
@@ -278,5 +317,8 @@ mod tests {
         let mut later = bytes.to_vec();
         later[0] += 1;
         assert_eq!(Snapshot::decode(b"n", &later), None);
+        let mut unknown = bytes.to_vec();
+        unknown[2] |= 2;
+        assert_eq!(Snapshot::decode(b"n", &unknown), None);
     }
 }

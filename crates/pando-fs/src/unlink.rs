@@ -122,8 +122,8 @@ impl FileSystem {
         may_park: bool,
     ) -> Option<Record> {
         link::delete_name(batch, inode, metadata_key);
-        if inode.is_linked() {
-            return Some(link::lose_link(batch, inode, record, now));
+        if let Place::Linked { key, .. } = inode.place() {
+            return Some(link::lose_link(batch, inode, key, record, now));
         }
         let data = key::data_prefix(metadata_key);
         if inode.is_detached() {

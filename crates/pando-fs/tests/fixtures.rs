@@ -49,8 +49,12 @@ fn redirects() {
 #[test]
 fn snapshots() {
     let taken = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
-    let snapshot =
-        Snapshot { name: Bytes::from_static(b"today"), number: InodeNumber(0x8877_6655_4433_2211), taken };
+    let snapshot = Snapshot {
+        name: Bytes::from_static(b"today"),
+        number: InodeNumber(0x8877_6655_4433_2211),
+        taken,
+        writable: false,
+    };
     let bytes = exact("snapshot/entry.bin", &snapshot.encode());
     assert_eq!(Snapshot::decode(b"today", &bytes), Some(snapshot));
 }

@@ -12,11 +12,11 @@ use pando_fs::schema::key;
 use pando_fs::{Error, FileSystem, InodeNumber, Result};
 
 fn take(volume: &Volume, name: &str) {
-    waiting(&*volume.fs, |fs| fs.take_snapshot(name.as_bytes())).unwrap();
+    waiting(&*volume.fs, |fs| fs.take_snapshot(name.as_bytes(), false)).unwrap();
 }
 
 fn roll_back(volume: &Volume, name: &str) -> Result<()> {
-    waiting(&*volume.fs, |fs| fs.roll_back(name.as_bytes()))
+    waiting(&*volume.fs, |fs| fs.roll_back(name.as_bytes())).map(drop)
 }
 
 fn delete(volume: &Volume, name: &str) -> Result<()> {
@@ -188,8 +188,8 @@ fn snapshots_are_found_in_a_directory_that_is_not_listed() {
     for name in ["z", "a", "m"] {
         take(&volume, name);
     }
-    assert_eq!(waiting(&*volume.fs, |fs| fs.take_snapshot(b"m")), Err(Error::Exists));
-    assert_eq!(volume.fs.take_snapshot(b"a/b"), Err(Error::Invalid));
+    assert_eq!(waiting(&*volume.fs, |fs| fs.take_snapshot(b"m", false)), Err(Error::Exists));
+    assert_eq!(volume.fs.take_snapshot(b"a/b", false), Err(Error::Invalid));
     assert_eq!(volume.names(SNAPSHOTS), ["z", "a", "m"]);
     assert_eq!(volume.names(ROOT), ["a", "b"]);
     assert_eq!(volume.walk(".snapshots/m/a/f3").map(|file| volume.read(file, 0, 5)), Ok(vec![4; 5]));
@@ -252,13 +252,11 @@ fn a_roll_back_brings_everything_back() {
     scribble(&volume);
     let second = picture_of(&volume, ROOT);
     take(&volume, "two");
-    assert_eq!(roll_back(&volume, "one"), Err(Error::InUse));
-    let volume = volume.remount(false);
     assert_eq!(roll_back(&volume, "none"), Err(Error::NotFound));
     roll_back(&volume, "one").unwrap();
     assert_eq!(picture_of(&volume, ROOT), first);
     assert_eq!(waiting(&*volume.fs, |fs| fs.get_xattr(ROOT, b"user.large")).unwrap(), vec![5; 3000]);
-    assert_eq!(volume.walk("a/f7").unwrap(), number);
+    assert_ne!(volume.walk("a/f7").unwrap(), number);
     volume.assert_clean();
     // What is done then is not seen by either snapshot.
     volume.write(volume.walk("a/f7").unwrap(), 0, b"again");
@@ -271,6 +269,151 @@ fn a_roll_back_brings_everything_back() {
     delete(&volume, "two").unwrap();
     assert_eq!(picture_of(&volume, ROOT), second);
     volume.assert_clean();
+}
+
+#[test]
+fn what_is_in_use_at_a_roll_back_is_gone_but_the_root() {
+    let volume = filled();
+    let first = picture_of(&volume, ROOT);
+    take(&volume, "one");
+    let two = picture_of(&volume, snapshot(&volume, "one"));
+    let (a, b) = (volume.walk("a").unwrap(), volume.walk("b").unwrap());
+    let paths = ["a/f3", "a/f7", "b/linked", "b/f9"];
+    let files = paths.map(|path| volume.walk(path).unwrap());
+    let kept = volume.walk(".snapshots/one/a/f3").unwrap();
+    let top = volume.file(ROOT, "top");
+    // Without a name, its data parked; and one that never had any.
+    let open = volume.walk("a/f20").unwrap();
+    waiting(&*volume.fs, |fs| fs.unlink(&volume.caller, a, b"f20")).unwrap();
+    let temporary = volume.fs.make_temporary(&volume.caller, b, 0o600).unwrap().attributes.inode;
+    volume.write(temporary, 0, b"temporary");
+    let listing = volume.fs.open_directory(ROOT).unwrap();
+    let vanished = waiting(&*volume.fs, |fs| fs.roll_back(b"one")).unwrap();
+    for name in [&b"a"[..], b"b", b"top"] {
+        assert!(vanished.names.contains(&name.to_vec().into()));
+    }
+    for inode in files.into_iter().chain([a, b, top]) {
+        assert_eq!(volume.fs.get_attributes(inode).map(drop), Err(Error::Stale));
+        assert!(volume.fs.gone_inodes().contains(&inode));
+    }
+    for file in files {
+        assert_eq!(volume.fs.read(file, 0, 1).map(drop), Err(Error::Stale));
+        assert_eq!(volume.fs.write(file, 0, "x".into(), false, false), Err(Error::Stale));
+        assert_eq!(volume.fs.link(file, ROOT, b"n").map(drop), Err(Error::OtherTree));
+        assert_eq!(volume.fs.set_xattr(file, b"user.x", b"", XattrMode::Set, false), Err(Error::Stale));
+    }
+    assert_eq!(volume.fs.lookup(a, b"f3").map(drop), Err(Error::Stale));
+    assert_eq!(volume.fs.make_directory(&volume.caller, a, b"n", 0).map(drop), Err(Error::Stale));
+    assert_eq!(volume.fs.make_temporary(&volume.caller, a, 0).map(drop), Err(Error::Stale));
+    assert_eq!(volume.rename(a, "f3", ROOT, "n"), Err(Error::OtherTree));
+    let handle = volume.fs.open_directory(a).unwrap();
+    assert_eq!(volume.fs.read_directory(a, handle, 0, false, &mut |_| true), Err(Error::Stale));
+    volume.fs.close_directory(a, handle);
+    // These live on.
+    assert_eq!(volume.read(open, 0, 3), [21; 3]);
+    assert_eq!(volume.read(temporary, 0, 20), b"temporary");
+    volume.write(open, 0, b"still");
+    assert_eq!(volume.read(kept, 0, 3), [4; 3]);
+    let mut names = Vec::new();
+    let mut emit = |entry: &pando_fs::operations::DirectoryEntry| {
+        names.push(entry.name.to_vec());
+        true
+    };
+    waiting(&*volume.fs, |fs| fs.read_directory(ROOT, listing, 2, false, &mut emit)).unwrap();
+    assert_eq!(names, [b"a", b"b"]);
+    volume.fs.close_directory(ROOT, listing);
+    // The same names are other files.
+    for (path, old) in paths.into_iter().zip(files) {
+        assert_ne!(volume.walk(path).unwrap(), old);
+    }
+    assert_eq!(volume.walk("top"), Err(Error::NotFound));
+    assert_eq!(picture_of(&volume, ROOT), first);
+    assert_eq!(picture_of(&volume, snapshot(&volume, "one")), two);
+    let top = volume.file(ROOT, "top");
+    volume.write(top, 0, b"again");
+    assert_eq!(volume.fs.check().unwrap().problems, []);
+    for inode in files.into_iter().chain([a, b, open, temporary]) {
+        volume.fs.forget(inode, u64::MAX);
+    }
+    assert_eq!(volume.fs.check().unwrap().orphans, 0);
+    let volume = volume.after_crash();
+    assert_eq!(volume.walk("top").map(|file| volume.read(file, 0, 9)), Ok(b"again".to_vec()));
+    volume.assert_clean();
+    volume.remount(false).assert_clean();
+}
+
+#[test]
+fn a_volume_goes_back_again_and_again() {
+    let volume = filled();
+    take(&volume, "one");
+    let first = picture_of(&volume, ROOT);
+    let mut numbers = std::collections::BTreeSet::new();
+    for round in 0..10u8 {
+        scribble(&volume);
+        let new = volume.file(ROOT, "new");
+        volume.fs.link(new, ROOT, b"newer").unwrap();
+        take(&volume, &format!("s{round}"));
+        roll_back(&volume, "one").unwrap();
+        for path in ["a", "a/f7", "a/f8"] {
+            assert!(numbers.insert(volume.walk(path).unwrap()));
+        }
+        assert_eq!(picture_of(&volume, ROOT), first);
+        volume.assert_clean();
+    }
+    let late = picture_of(&volume, snapshot(&volume, "s3"));
+    roll_back(&volume, "s3").unwrap();
+    assert_eq!(picture_of(&volume, ROOT), late);
+    assert_eq!(volume.walk("new").unwrap(), volume.walk("newer").unwrap());
+    volume.assert_clean();
+    volume.remount(false).assert_clean();
+}
+
+#[test]
+fn listings_show_the_snapshots_if_they_are_told_to() {
+    let volume = filled();
+    take(&volume, "one");
+    volume.fs.list_snapshots_directory(true);
+    assert_eq!(volume.names(ROOT), [".snapshots", "a", "b"]);
+    assert_eq!(volume.names(volume.walk(".snapshots/one").unwrap()), ["a", "b"]);
+    // In pieces of one name each.
+    let handle = volume.fs.open_directory(ROOT).unwrap();
+    let (mut cookie, mut names) = (0, Vec::new());
+    loop {
+        let before = cookie;
+        let mut emit = |entry: &pando_fs::operations::DirectoryEntry| {
+            let is_first = cookie == before;
+            if is_first {
+                names.push(entry.name.to_vec());
+                cookie = entry.cookie;
+                volume.fs.forget(entry.inode, u64::from(entry.attributes.is_some()));
+            }
+            is_first
+        };
+        waiting(&*volume.fs, |fs| fs.read_directory(ROOT, handle, before, true, &mut emit)).unwrap();
+        if cookie == before {
+            break;
+        }
+    }
+    volume.fs.close_directory(ROOT, handle);
+    assert_eq!(names, [&b"."[..], b"..", b".snapshots", b"a", b"b"]);
+    volume.fs.list_snapshots_directory(false);
+    assert_eq!(volume.names(ROOT), ["a", "b"]);
+}
+
+#[test]
+fn a_snapshot_that_is_held_is_not_deleted() {
+    let volume = filled();
+    take(&volume, "one");
+    assert_eq!(volume.fs.hold_snapshot(b"two").map(drop), Err(Error::NotFound));
+    let held = [0; 2].map(|_| volume.fs.hold_snapshot(b"one").unwrap());
+    let [first, second] = held;
+    assert_eq!(first.root(), snapshot(&volume, "one"));
+    drop(first);
+    assert_eq!(delete(&volume, "one"), Err(Error::InUse));
+    roll_back(&volume, "one").unwrap();
+    assert_eq!(volume.names(second.root()), ["a", "b"]);
+    drop(second);
+    assert_eq!(delete(&volume, "one"), Ok(()));
 }
 
 #[test]

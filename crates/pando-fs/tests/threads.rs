@@ -10,12 +10,13 @@ use pando_fs::{Error, InodeNumber, Result};
 const THREADS: u64 = 4;
 const STEPS: usize = 3000;
 
-/// Takes a snapshot, deletes one, or looks into one.
+/// Takes a snapshot, deletes one, goes back to one, or looks into one.
 fn snapshot(volume: &Volume, random: &mut Random, name: &[u8]) -> Result<()> {
     let fs = &volume.fs;
-    match random.below(4) {
-        0 => fs.take_snapshot(name),
+    match random.below(6) {
+        0 => fs.take_snapshot(name, random.chance(2, 3)),
         1 => fs.delete_snapshot(name),
+        2 => fs.roll_back(name).map(drop),
         _ => {
             let root = fs.lookup(SNAPSHOTS, name)?.attributes.inode;
             let mut found = Vec::new();
@@ -46,6 +47,12 @@ fn step(volume: &Volume, random: &mut Random) {
     let mut held: Vec<InodeNumber> = Vec::new();
     let walk = |random: &mut Random, held: &mut Vec<InodeNumber>| {
         let mut at = ROOT;
+        if random.chance(1, 4)
+            && let Ok(entry) = volume.fs.lookup(SNAPSHOTS, name(random))
+        {
+            at = entry.attributes.inode;
+            held.push(at);
+        }
         for _ in 0..random.below(3) {
             match volume.fs.lookup(at, name(random)) {
                 Ok(entry) => {
@@ -56,7 +63,7 @@ fn step(volume: &Volume, random: &mut Random) {
                     at = entry.attributes.inode;
                 }
                 Err(error) => {
-                    assert_eq!(error, Error::NotFound);
+                    assert!(matches!(error, Error::NotFound | Error::Stale), "{error:?}");
                     break;
                 }
             }
@@ -93,11 +100,7 @@ fn step(volume: &Volume, random: &mut Random) {
             }
             _ => Ok(None),
         },
-        14 => match snapshot(volume, random, old) {
-            // It was deleted while it was looked into.
-            Err(Error::Stale) => Ok(None),
-            other => other.map(|()| None),
-        },
+        14 => snapshot(volume, random, old).map(|()| None),
         // A file and a link to it, made with nothing else between them by this thread.
         10 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).and_then(|entry| {
             let linked = fs.link(entry.attributes.inode, to, new);
@@ -125,6 +128,10 @@ fn step(volume: &Volume, random: &mut Random) {
                     | Error::NotADirectory
                     | Error::Invalid
                     | Error::NotPermitted
+                    | Error::ReadOnly
+                    | Error::OtherTree
+                    // It was deleted, or the live tree went back, meanwhile.
+                    | Error::Stale
             ),
             "{error:?}"
         ),

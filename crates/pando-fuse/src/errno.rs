@@ -26,6 +26,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::Stale => Errno::STALE,
         Error::NotSupported => Errno::OPNOTSUPP,
         Error::InUse => Errno::BUSY,
+        Error::OtherTree => Errno::XDEV,
         _ => Errno::IO,
     }
 }

@@ -20,6 +20,7 @@ mod errno;
 pub mod ioctl;
 pub mod mount_point;
 mod negotiate;
+mod notifier;
 mod pool;
 mod protocol;
 mod serve;
@@ -30,4 +31,5 @@ mod transport;
 pub use protocol::decode_anything;
 
 pub use mount_point::{MountEntry, MountError, VfsOption};
+pub use notifier::Notifier;
 pub use session::{MountOptions, Session, Transport, Unmounter};

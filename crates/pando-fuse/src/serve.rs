@@ -16,6 +16,7 @@ use crate::convert::{self, caller};
 use crate::dispatch::Dispatcher;
 use crate::ioctl::{self, Tickets};
 use crate::negotiate::Agreement;
+use crate::notifier::Forgetter;
 use crate::protocol::{
     Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, entry_and_file,
     invalidate_attributes, invalidate_name,
@@ -28,12 +29,14 @@ pub(crate) struct Server {
     agreement: Agreement,
     /// Takes notifications.
     kernel: Arc<Device>,
+    forgetter: Arc<Forgetter>,
     tickets: Tickets,
 }
 
 impl Server {
     pub(crate) fn new(dispatcher: Dispatcher, agreement: Agreement, kernel: Arc<Device>) -> Self {
-        Self { dispatcher, agreement, kernel, tickets: Tickets::default() }
+        let forgetter = Forgetter::new(&kernel);
+        Self { dispatcher, agreement, kernel, forgetter, tickets: Tickets::default() }
     }
 
     /// How requests of this connection are laid out.
@@ -152,10 +155,16 @@ impl Server {
     /// The kernel makes O_APPEND into an offset by its own notion of the size, which nobody else changes. In
     /// writeback mode pages arrive long after the write, so the flag must mean nothing here.
     fn write(&self, inode: InodeNumber, offset: u64, data: Bytes, kill_set_id: bool, reply: Reply) {
-        let kernel = self.kernel.clone();
+        let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
             let had_set_id = kill_set_id && fs.get_attributes(inode)?.mode & 0o6000 != 0;
-            fs.write(inode, offset, data.clone(), false, kill_set_id)?;
+            let written = fs.write(inode, offset, data.clone(), false, kill_set_id);
+            if let Err(Error::ReadOnly | Error::Stale) = written {
+                // No open is asked for, so one for writing is not refused. What came through a memory map would stay in the kernel's
+                // pages, and be read from there.
+                forgetter.forget_contents(inode);
+            }
+            written?;
             if had_set_id {
                 // The kernel would go on to believe in the old mode, and execute by it. Dropping attributes takes no lock
                 // of the inode's in the kernel, so it is allowed from within a request to it (FU-4).

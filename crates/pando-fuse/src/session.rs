@@ -9,6 +9,7 @@ use pando_fs::Operations;
 use crate::dispatch::{Dispatcher, Report};
 use crate::mount_point::{self, Appearance, MountError, VfsOption};
 use crate::negotiate::{Wish, Wishes};
+use crate::notifier::Notifier;
 use crate::serve::Server;
 use crate::transport::{Device, handshake, receive, ring};
 
@@ -165,6 +166,11 @@ impl Session {
     /// What unmounts it, also while it runs.
     pub fn unmounter(&self) -> Unmounter {
         self.guard.unmounter.clone()
+    }
+
+    /// What tells the kernel what to forget, also while it runs.
+    pub fn notifier(&self) -> Notifier {
+        Notifier::new(self.devices.first().expect("there is a device for at least one thread"))
     }
 
     /// How requests come; never [`Transport::Automatic`].

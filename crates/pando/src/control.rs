@@ -7,16 +7,19 @@
 //! * `stats`: the counters of the engine.
 //! * `sync`: makes everything done so far durable.
 //! * `checkpoint`: writes a checkpoint.
-//! * `snapshot`: with `action`, `create`, `list` or `delete`, and `name`.
+//! * `snapshot`: with `action`, `create`, `list`, `delete` or `rollback`, and `name`; to create, `writable` too.
+//! * `mount`: mounts the snapshot `name` on the directory `mountpoint` with the mount options `options`.
 //! * `wait`: answered twice: at once, and when the volume has been closed after the unmount, with the last checkpoint on
 //!   the device.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use serde_json::{Value, json};
 
 /// Longest line of a request, in bytes.
@@ -66,10 +69,29 @@ pub fn socket_in(directory: &Path, device: &str) -> PathBuf {
     directory.join(format!("{}.socket", device.replace(':', "-")))
 }
 
+/// Fails if somebody else than this user could put a socket into a directory.
+pub fn check_directory(directory: &Path, owner: u32) -> io::Result<()> {
+    let metadata = directory.symlink_metadata()?;
+    let why = if !metadata.is_dir() {
+        "what should be its directory is none"
+    } else if metadata.uid() != owner {
+        "its directory belongs to another user"
+    } else if metadata.mode() & 0o022 != 0 {
+        "its directory can be changed by other users"
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
 /// Keeps others from changing the sockets in a directory for as long as it lives. Device numbers are used again at once:
 /// while one daemon ends, the next may have put its own socket where that of the first was.
+///
+/// The lock is a file that nobody else can open: a lock on the directory itself, any user could hold.
 pub fn lock_directory(directory: &Path) -> io::Result<File> {
-    let lock = File::open(directory)?;
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let lock = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(directory.join("lock"))?;
     lock.lock()?;
     Ok(lock)
 }
@@ -99,14 +121,16 @@ pub struct Connection {
 impl Connection {
     /// Connects to the daemon that serves this device number, be it this user's or root's.
     pub fn open(device: &str) -> Result<Self, ControlError> {
-        let own = UnixStream::connect(socket_in(&own_directory(), device));
+        let connect = |directory: &Path, owner| {
+            check_directory(directory, owner)?;
+            UnixStream::connect(socket_in(directory, device))
+        };
+        let own = connect(&own_directory(), rustix::process::geteuid().as_raw());
         let stream = own.or_else(|error| {
             // Which error to tell: that of the socket that exists.
-            UnixStream::connect(socket_in(Path::new(ROOT_DIRECTORY), device)).map_err(|other| {
-                match error.kind() {
-                    io::ErrorKind::NotFound => other,
-                    _ => error,
-                }
+            connect(Path::new(ROOT_DIRECTORY), 0).map_err(|other| match error.kind() {
+                io::ErrorKind::NotFound => other,
+                _ => error,
             })
         });
         Ok(Self { stream: BufReader::new(stream.map_err(ControlError::Unreachable)?) })

@@ -5,6 +5,7 @@
 
 mod control_server;
 mod log;
+mod snapshot_mounts;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -13,17 +14,18 @@ use std::sync::{Arc, Weak};
 use pando_device::{Access, FileDevice};
 use pando_engine::Options;
 use pando_fs::{FileSystem, Operations};
-use pando_fuse::{MountError, MountOptions, Session, Unmounter};
+use pando_fuse::{MountError, MountOptions, Notifier, Session, Unmounter, VfsOption};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::control_server::ControlServer;
 use self::log::Log;
+use self::snapshot_mounts::SnapshotMounts;
 use crate::control;
 use crate::failure::{Failure, Result, errno_text, io_text};
 use crate::mount_options::MountSettings;
-use crate::snapshots;
+use crate::{mounts, snapshots};
 
 /// What a background daemon writes on its standard output when the mount is usable.
 pub const READY: &[u8] = b"ready\n";
@@ -52,9 +54,16 @@ pub fn serve(service: Service) -> Result<()> {
     let fs = open(&service)?;
     let session = mount(&service, fs.clone(), log.clone())?;
     let unmounter = session.unmounter();
+    let answerer = Arc::new(Answerer {
+        volume: service.volume.clone(),
+        fs: Arc::downgrade(&fs),
+        kernel: session.notifier(),
+        mounts: SnapshotMounts::default(),
+        log: log.clone(),
+    });
 
-    let control = start_control(&service, &session, &fs, &log);
-    stop_on_signals(unmounter.clone(), Arc::downgrade(&fs), log.clone())?;
+    let control = start_control(&answerer, &session, service.settings.snapshot.as_deref(), &service.settings);
+    stop_on_signals(unmounter.clone(), answerer.clone(), log.clone())?;
     if service.background {
         detach(log.clone())
             .map_err(|error| Failure::new(format!("cannot detach from the terminal: {}", io_text(&error))))?;
@@ -64,8 +73,9 @@ pub fn serve(service: Service) -> Result<()> {
     if let Some(control) = &control {
         control.hide();
     }
+    let ended = answerer.mounts.wait_for_end();
     let closed = close(fs);
-    if let Some(control) = control {
+    for control in control.into_iter().chain(ended) {
         control.finish(closed.clone().map_err(|error| error.to_string()));
     }
     let failures = [
@@ -95,7 +105,7 @@ fn open(service: &Service) -> Result<Arc<FileSystem>> {
     let device = FileDevice::open(&service.volume, access).map_err(|error| {
         // Whoever has it is most likely a mount, and its mount point is what the user wants to know.
         let mounted = pando_fuse::mount_point::mounted().unwrap_or_default();
-        match mounted.into_iter().find(|entry| entry.source == service.volume) {
+        match mounted.into_iter().find(|entry| mounts::is_of(entry, &service.volume)) {
             Some(entry) => {
                 Failure::new(format!("{volume} is mounted on {} already", entry.mountpoint.display()))
             }
@@ -112,41 +122,73 @@ fn open(service: &Service) -> Result<Arc<FileSystem>> {
         ..defaults
     };
     let opened = FileSystem::open(Arc::new(device), options);
-    opened.map_err(|error| Failure::new(format!("cannot mount {volume}: {error}")))
+    let fs = opened.map_err(|error| Failure::new(format!("cannot mount {volume}: {error}")))?;
+    fs.list_snapshots_directory(settings.show_snapshots);
+    Ok(fs)
 }
 
 fn mount(service: &Service, fs: Arc<FileSystem>, log: Arc<Log>) -> Result<Session> {
     let settings = &service.settings;
-    let mut options = MountOptions::new(service.volume.clone());
+    let (files, source): (Arc<dyn Operations>, _) = match &settings.snapshot {
+        Some(name) => {
+            let files = snapshot_mounts::open(&fs, name);
+            let volume = service.volume.display();
+            let files = files.map_err(|why| Failure::new(format!("cannot mount {volume}: {why}")))?;
+            (Arc::new(files), snapshots::mount_source(&service.volume, name))
+        }
+        None => (fs, service.volume.clone()),
+    };
+    let options = mount_options(source, settings, log, settings.snapshot.is_some());
+    Session::mount(files, &service.mountpoint, &options).map_err(|error| Failure::new(error.to_string()))
+}
+
+fn mount_options(source: PathBuf, settings: &MountSettings, log: Arc<Log>, read_only: bool) -> MountOptions {
+    let mut options = MountOptions::new(source);
     options.vfs_options = settings.vfs_options.clone();
+    if read_only {
+        options.vfs_options.extend(VfsOption::parse("ro"));
+    }
     options.allow_other = settings.allow_other.unwrap_or(options.allow_other);
     options.default_permissions = settings.default_permissions;
     options.writeback = settings.writeback;
     options.transport = settings.transport;
     options.report = Arc::new(move |sentence| log.error(sentence));
-    Session::mount(fs, &service.mountpoint, &options).map_err(|error| Failure::new(error.to_string()))
+    options
+}
+
+/// What answers the requests on the control sockets: of the mount of the volume, and of its snapshots.
+struct Answerer {
+    volume: PathBuf,
+    /// No strong reference, so that the volume is free once the daemon has let go of it.
+    fs: Weak<FileSystem>,
+    /// Of the mount of the volume.
+    kernel: Notifier,
+    mounts: SnapshotMounts,
+    log: Arc<Log>,
 }
 
 /// Without a control socket the mount works as well; commands that need it will say that they cannot reach us.
 fn start_control(
-    service: &Service,
+    answerer: &Arc<Answerer>,
     session: &Session,
-    fs: &Arc<FileSystem>,
-    log: &Log,
+    snapshot: Option<&str>,
+    settings: &MountSettings,
 ) -> Option<ControlServer> {
     let unmounter = session.unmounter();
     let info = json!({
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
-        "volume": service.volume.to_string_lossy(),
+        "volume": answerer.volume.to_string_lossy(),
+        "snapshot": snapshot,
         "mountpoint": unmounter.mountpoint().to_string_lossy(),
         "device": unmounter.device(),
-        "read_only": service.settings.is_read_only(),
-        "writeback": service.settings.writeback,
+        "read_only": snapshot.is_some() || settings.is_read_only(),
+        "writeback": settings.writeback,
         "transport": session.transport().name(),
     });
-    let fs = Arc::downgrade(fs);
-    let answer = move |name: &str, request: &Value| answer(name, request, &info, &fs);
+    let log = answerer.log.clone();
+    let answerer = answerer.clone();
+    let answer = move |name: &str, request: &Value, peer: i32| answer(&answerer, name, request, &info, peer);
     let directory = control::own_directory();
     match ControlServer::start(&directory, unmounter.device(), Arc::new(answer)) {
         Ok(server) => Some(server),
@@ -157,17 +199,28 @@ fn start_control(
     }
 }
 
-fn answer(name: &str, request: &Value, info: &Value, fs: &Weak<FileSystem>) -> Option<Result<Value, String>> {
-    let with_fs = |call: &dyn Fn(&FileSystem) -> Result<Value, String>| match fs.upgrade() {
+fn answer(
+    answerer: &Arc<Answerer>,
+    name: &str,
+    request: &Value,
+    info: &Value,
+    peer: i32,
+) -> Option<Result<Value, String>> {
+    let with_fs = |call: &dyn Fn(&Arc<FileSystem>) -> Result<Value, String>| match answerer.fs.upgrade() {
         Some(fs) => call(&fs),
         None => Err("the volume is being closed".to_owned()),
     };
     let done = |result: pando_fs::Result<()>| result.map(|()| Value::Null).map_err(|error| error.to_string());
     match name {
-        // To go back under the kernel's feet is not possible: it would not know.
-        "snapshot" if request["action"] == "rollback" => Some(Err("it is mounted".to_owned())),
-        "snapshot" => Some(with_fs(&|fs| snapshots::answer(fs, request))),
-        "info" => Some(Ok(info.clone())),
+        "snapshot" => Some(with_fs(&|fs| snapshots::answer(fs, request, Some(&answerer.kernel)))),
+        "mount" => Some(with_fs(&|fs| snapshot_mounts::mount(answerer, fs, request, peer))),
+        "info" => {
+            let mut info = info.clone();
+            let mountpoints = answerer.mounts.mountpoints();
+            let mountpoints = mountpoints.iter().map(|path| path.to_string_lossy());
+            info["snapshots"] = mountpoints.collect();
+            Some(Ok(info))
+        }
         "stats" => Some(with_fs(&|fs| {
             let counters = fs.engine().stats().named().into_iter();
             Ok(counters.map(|(name, number)| (name.to_owned(), Value::from(number))).collect())
@@ -180,19 +233,20 @@ fn answer(name: &str, request: &Value, info: &Value, fs: &Weak<FileSystem>) -> O
 
 /// SIGTERM and SIGINT unmount. If the mount is in use it leaves the tree at once and lives on for its users; a second
 /// signal makes everything durable and ends the process under them.
-fn stop_on_signals(unmounter: Unmounter, fs: Weak<FileSystem>, log: Arc<Log>) -> Result<()> {
+fn stop_on_signals(unmounter: Unmounter, answerer: Arc<Answerer>, log: Arc<Log>) -> Result<()> {
     let failed = |error: std::io::Error| Failure::new(format!("cannot receive signals: {}", io_text(&error)));
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
     let receive = move || {
         let mut asked = false;
         for _ in signals.forever() {
             if asked {
-                if let Some(Err(error)) = fs.upgrade().map(|fs| fs.sync()) {
+                if let Some(Err(error)) = answerer.fs.upgrade().map(|fs| fs.sync()) {
                     log.error(&format!("cannot make the last changes durable: {error}"));
                 }
                 std::process::exit(1);
             }
             asked = true;
+            answerer.mounts.unmount();
             let result = match unmounter.unmount(false) {
                 Err(MountError::Busy { path }) => {
                     log.error(&format!("{} is in use; it is unmounted for everyone else", path.display()));

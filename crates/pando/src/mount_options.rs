@@ -23,6 +23,10 @@ pub struct MountSettings {
     pub discard: bool,
     /// Memory for the node cache, in bytes.
     pub cache_bytes: Option<u64>,
+    /// Listings of the root show the directory of the snapshots.
+    pub show_snapshots: bool,
+    /// Only this snapshot is mounted, read-only.
+    pub snapshot: Option<String>,
     /// Time between checkpoints.
     pub checkpoint_interval: Option<Duration>,
     /// Time after which a change is durable without fsync.
@@ -39,6 +43,8 @@ impl Default for MountSettings {
             transport: Transport::default(),
             discard: true,
             cache_bytes: None,
+            show_snapshots: false,
+            snapshot: None,
             checkpoint_interval: None,
             commit_interval: None,
         }
@@ -96,7 +102,7 @@ impl MountSettings {
 
     /// Whether changes are refused.
     pub fn is_read_only(&self) -> bool {
-        pando_fuse::mount_point::is_read_only(&self.vfs_options)
+        self.snapshot.is_some() || pando_fuse::mount_point::is_read_only(&self.vfs_options)
     }
 
     fn add_one(&mut self, option: &str) -> Result<(), OptionError> {
@@ -117,6 +123,10 @@ impl MountSettings {
             ("writethrough", None) => self.writeback = false,
             ("discard", None) => self.discard = true,
             ("nodiscard", None) => self.discard = false,
+            ("show_snapshots", None) => self.show_snapshots = true,
+            ("hide_snapshots", None) => self.show_snapshots = false,
+            ("snapshot", Some("")) => return Err(wrong(option, "a snapshot's name is not empty")),
+            ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
             ("transport", Some(value)) => {
                 let refuse = || wrong(option, "it is auto, uring or dev");
                 self.transport = Transport::parse(value).ok_or_else(refuse)?;
@@ -128,7 +138,7 @@ impl MountSettings {
             ("checkpoint", Some(value)) => self.checkpoint_interval = Some(seconds(option, value)?),
             ("commit", Some(value)) => self.commit_interval = Some(seconds(option, value)?),
             ("remount", None) => return Err(OptionError::Remount),
-            ("cache" | "checkpoint" | "commit" | "transport", None) => {
+            ("cache" | "checkpoint" | "commit" | "snapshot" | "transport", None) => {
                 return Err(wrong(option, "it needs a value behind '='"));
             }
             (name, _) if NOT_FOR_US.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
@@ -169,6 +179,8 @@ mod tests {
         assert!(settings.is_read_only());
         assert_eq!(settings.vfs_options.len(), 2);
         assert_eq!(settings.cache_bytes, Some(64 << 20));
+        let of_snapshot = parsed("rw,snapshot=a b").unwrap();
+        assert!(of_snapshot.is_read_only() && of_snapshot.snapshot.as_deref() == Some("a b"));
         assert_eq!(settings.commit_interval, Some(Duration::from_millis(500)));
         assert_eq!(settings.checkpoint_interval, Some(Duration::from_secs(30)));
     }
@@ -179,6 +191,7 @@ mod tests {
         assert!(!parsed("discard,nodiscard").unwrap().discard);
         assert_eq!(parsed("allow_other,no_allow_other").unwrap().allow_other, Some(false));
         assert_eq!(parsed("transport=uring,transport=dev").unwrap().transport, Transport::Device);
+        assert!(!parsed("show_snapshots,hide_snapshots").unwrap().show_snapshots);
         assert_eq!(parsed("").unwrap(), MountSettings::default());
     }
 
@@ -195,6 +208,8 @@ mod tests {
             "checkpoint=1e9",
             "commit=NaN",
             "transport=tcp",
+            "snapshot",
+            "snapshot=",
         ] {
             assert!(matches!(parsed(option), Err(OptionError::Value { .. })), "{option}");
         }

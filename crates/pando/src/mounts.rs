@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -13,6 +13,13 @@ use pando_fuse::mount_point::{MountEntry, mounted, mounted_of_any_type};
 pub fn of_volume(volume: &Path) -> Option<MountEntry> {
     let volume = volume.canonicalize().ok()?;
     mounted().ok()?.into_iter().rfind(|mount| mount.source == volume)
+}
+
+/// Whether a mount is that of a volume, or of a snapshot of it.
+pub fn is_of(mount: &MountEntry, volume: &Path) -> bool {
+    let source = mount.source.as_os_str().as_bytes();
+    let rest = source.strip_prefix(volume.as_os_str().as_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'@')
 }
 
 /// Who uses the device or image at `path`, as the end of a sentence: "it is mounted on /mnt".

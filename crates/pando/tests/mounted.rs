@@ -81,9 +81,9 @@ fn a_mount_shows_its_state_and_its_counters() {
 }
 
 #[test]
-fn snapshots_are_taken_while_a_volume_is_mounted_and_gone_back_to_when_it_is_not() {
+fn snapshots_are_taken_and_gone_back_to_while_a_volume_is_mounted_and_when_it_is_not() {
     let sandbox = Sandbox::with_volume();
-    let name = "snapshots_are_taken_while_a_volume_is_mounted_and_gone_back_to_when_it_is_not";
+    let name = "snapshots_are_taken_and_gone_back_to_while_a_volume_is_mounted_and_when_it_is_not";
     let Some(mounted) = Mounted::new(&sandbox, name) else { return };
     let at = |path: &str| mounted.mountpoint.join(path);
     let read = |path: &str| fs::read_to_string(at(path)).ok();
@@ -97,7 +97,14 @@ fn snapshots_are_taken_while_a_volume_is_mounted_and_gone_back_to_when_it_is_not
     assert_eq!(fs::write(at(".snapshots/one/f"), "x").unwrap_err().raw_os_error(), Some(30));
     assert_eq!(fs::create_dir(at(".snapshots/two")).unwrap_err().raw_os_error(), Some(30));
     sandbox.refused(["snapshot", "create", "mnt", "one"], 1, &["one of mnt", "already"]);
-    sandbox.refused(["snapshot", "rollback", "mnt", "one"], 1, &["it is mounted", "unmount"]);
+    sandbox.ok(["snapshot", "create", "mnt", "later"]);
+    sandbox.ok(["snapshot", "rollback", "mnt", "one"]);
+    assert_eq!(read("f").as_deref(), Some("first"));
+    assert_eq!(read("g"), None);
+    sandbox.ok(["snapshot", "rollback", "mnt", "later"]);
+    assert_eq!(read("f").as_deref(), Some("second"));
+    assert_eq!(read("g").as_deref(), Some("new"));
+    sandbox.ok(["snapshot", "delete", "mnt", "later"]);
     // What a snapshot is called says nothing about what it was called before.
     sandbox.ok(["snapshot", "create", "mnt", "two"]);
     sandbox.ok(["snapshot", "delete", "mnt", "one"]);

@@ -18,6 +18,7 @@ mod pattern;
 mod pjdfstest;
 mod rename_tree;
 mod runner;
+mod snapshots;
 mod sqlite;
 mod tool;
 mod volume;
@@ -103,6 +104,7 @@ const TESTS: &[Test] = &[
     test("access-control-lists", &["setfacl", "getfacl", "tar", "rsync", "diff"], acl::run),
     test("rename-tree", &["tar", "diff", "perl", "xz"], rename_tree::run),
     test("clone", &["tar", "rsync", "diff", "awk", "xz", "sha256sum", "perl"], clone::run),
+    test("snapshots", &["perl", "tar", "diff", "findmnt", "mountpoint", "fallocate"], snapshots::run),
     test("git", &["git"], git::run),
     test("sqlite-rollback", &["sqlite3"], sqlite::rollback_journal),
     test("sqlite-wal", &["sqlite3"], sqlite::write_ahead_log),

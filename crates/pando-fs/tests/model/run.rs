@@ -179,6 +179,7 @@ impl Run {
             | Step::Make { .. }
             | Step::Temporary { .. }
             | Step::Link { .. }
+            | Step::LookupSnapshot { .. }
             | Step::Forget { .. } => self.reference(step),
             Step::Remove { directory, name: number, is_directory, uid } => {
                 let (inode, id) = self.kind(*directory, true);
@@ -210,28 +211,52 @@ impl Run {
                     .collect();
                 agree(found, self.model.list(id).into_iter().map(|(name, _)| name).collect())
             }
-            Step::TakeSnapshot { name } => {
+            Step::TakeSnapshot { name, writable } => {
                 if self.model.names() > NAMES_MAX {
                     return Ok(());
                 }
                 let name = snapshot_name(*name);
-                let found = again(&self.fs, |fs| fs.take_snapshot(&name));
-                agree(found, self.model.take_snapshot(&name))
+                let found = again(&self.fs, |fs| fs.take_snapshot(&name, *writable));
+                agree(found, self.model.take_snapshot(&name, *writable))
             }
             Step::DeleteSnapshot { name } => {
                 let name = snapshot_name(*name);
-                agree(again(&self.fs, |fs| fs.delete_snapshot(&name)), self.model.delete_snapshot(&name))
+                agree(again(&self.fs, |fs| fs.delete_snapshot(&name)), self.model.delete_snapshot(&name))?;
+                self.drop_gone()
             }
-            Step::RollBack { name } => {
-                // Nothing is referenced then.
-                self.crash()?;
+            Step::RollBack { name, in_use } => {
+                if !in_use {
+                    self.crash()?;
+                }
                 let name = snapshot_name(*name);
-                agree(again(&self.fs, |fs| fs.roll_back(&name)), self.model.roll_back(&name))
+                let found = again(&self.fs, |fs| fs.roll_back(&name));
+                agree(found.map(drop), self.model.roll_back(&name))?;
+                self.drop_gone()
             }
             Step::Compare => self.compare(),
             Step::Crash => self.crash(),
             _ => self.inode_step(step),
         }
+    }
+
+    /// What lies in a tree that is gone answers nothing else, and is forgotten.
+    fn drop_gone(&mut self) -> Outcome {
+        for (inode, id) in std::mem::take(&mut self.handles) {
+            if !self.model.is_gone(id) {
+                self.handles.push((inode, id));
+                continue;
+            }
+            agree(again(&self.fs, |fs| fs.get_attributes(inode)).map(drop), Err(Error::Stale))?;
+            let node = self.model.node(id);
+            let called = match node.file_type() {
+                FileType::Regular => again(&self.fs, |fs| fs.read(inode, 0, 1)).map(drop),
+                FileType::Directory => again(&self.fs, |fs| fs.lookup(inode, b"a")).map(drop),
+                _ => again(&self.fs, |fs| fs.list_xattrs(inode)).map(drop),
+            };
+            agree(called, Err(Error::Stale))?;
+            self.fs.forget(inode, 1);
+        }
+        Ok(())
     }
 
     /// A clone. What a tree of clones of clones comes to is bounded: beyond that none are made.
@@ -290,6 +315,12 @@ impl Run {
                 let name = name(*number);
                 let found = again(&self.fs, |fs| fs.link(inode, directory, &name));
                 let expected = self.model.link(id, directory_id, &name);
+                self.entered(found.map(|entry| entry.attributes), expected)
+            }
+            Step::LookupSnapshot { name } => {
+                let name = snapshot_name(*name);
+                let found = again(&self.fs, |fs| fs.lookup(SNAPSHOTS, &name));
+                let expected = self.model.snapshots.get(&name).copied().ok_or(Error::NotFound);
                 self.entered(found.map(|entry| entry.attributes), expected)
             }
             Step::Forget { inode } => {

@@ -19,30 +19,132 @@ pub enum Mix {
 /// One step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    Lookup { directory: u64, name: u64 },
-    Make { directory: u64, name: u64, file_type: FileType, mode: u32, uid: u32 },
-    Temporary { directory: u64 },
-    Link { inode: u64, directory: u64, name: u64 },
-    Remove { directory: u64, name: u64, is_directory: bool, uid: u32 },
-    Rename { from: u64, name: u64, to: u64, new_name: u64, mode: RenameMode, uid: u32 },
-    Clone { source: u64, directory: u64, name: u64, uid: u32 },
-    TakeSnapshot { name: u64 },
-    DeleteSnapshot { name: u64 },
-    RollBack { name: u64 },
-    Write { file: u64, offset: u64, length: u64, byte: u8, append: bool, kill_set_id: bool },
-    Read { file: u64, offset: u64, length: u64 },
-    Resize { file: u64, size: u64 },
-    Mode { inode: u64, mode: u32 },
-    Owner { inode: u64, uid: Option<u32>, gid: Option<u32> },
-    Times { inode: u64, seconds: i64 },
-    Allocate { file: u64, mode: AllocateMode, offset: u64, length: u64 },
-    Copy { from: u64, from_offset: u64, to: u64, to_offset: u64, length: u64 },
-    Seek { file: u64, offset: u64, what: Seek },
-    List { directory: u64, room: u64, attributes: bool },
-    SetXattr { inode: u64, name: u64, length: u64, mode: XattrMode },
-    RemoveXattr { inode: u64, name: u64 },
-    SetAcl { inode: u64, is_default: bool, seed: u64, kill_set_group_id: bool },
-    Forget { inode: u64 },
+    Lookup {
+        directory: u64,
+        name: u64,
+    },
+    Make {
+        directory: u64,
+        name: u64,
+        file_type: FileType,
+        mode: u32,
+        uid: u32,
+    },
+    Temporary {
+        directory: u64,
+    },
+    Link {
+        inode: u64,
+        directory: u64,
+        name: u64,
+    },
+    Remove {
+        directory: u64,
+        name: u64,
+        is_directory: bool,
+        uid: u32,
+    },
+    Rename {
+        from: u64,
+        name: u64,
+        to: u64,
+        new_name: u64,
+        mode: RenameMode,
+        uid: u32,
+    },
+    Clone {
+        source: u64,
+        directory: u64,
+        name: u64,
+        uid: u32,
+    },
+    TakeSnapshot {
+        name: u64,
+        writable: bool,
+    },
+    LookupSnapshot {
+        name: u64,
+    },
+    DeleteSnapshot {
+        name: u64,
+    },
+    /// With what is in use, or as after a crash.
+    RollBack {
+        name: u64,
+        in_use: bool,
+    },
+    Write {
+        file: u64,
+        offset: u64,
+        length: u64,
+        byte: u8,
+        append: bool,
+        kill_set_id: bool,
+    },
+    Read {
+        file: u64,
+        offset: u64,
+        length: u64,
+    },
+    Resize {
+        file: u64,
+        size: u64,
+    },
+    Mode {
+        inode: u64,
+        mode: u32,
+    },
+    Owner {
+        inode: u64,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    Times {
+        inode: u64,
+        seconds: i64,
+    },
+    Allocate {
+        file: u64,
+        mode: AllocateMode,
+        offset: u64,
+        length: u64,
+    },
+    Copy {
+        from: u64,
+        from_offset: u64,
+        to: u64,
+        to_offset: u64,
+        length: u64,
+    },
+    Seek {
+        file: u64,
+        offset: u64,
+        what: Seek,
+    },
+    List {
+        directory: u64,
+        room: u64,
+        attributes: bool,
+    },
+    SetXattr {
+        inode: u64,
+        name: u64,
+        length: u64,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        inode: u64,
+        name: u64,
+    },
+    SetAcl {
+        inode: u64,
+        is_default: bool,
+        seed: u64,
+        kill_set_group_id: bool,
+    },
+    Forget {
+        inode: u64,
+    },
     Compare,
     Crash,
 }
@@ -79,7 +181,7 @@ fn length(random: &mut Random) -> u64 {
 
 fn step(random: &mut Random, mix: Mix) -> Step {
     let choice = match mix {
-        Mix::Everything => random.below(113),
+        Mix::Everything => random.below(114),
         Mix::Names => random.below(56),
         // One in four makes a link; writes see to it that there is something to be moved.
         Mix::Links => {
@@ -89,11 +191,11 @@ fn step(random: &mut Random, mix: Mix) -> Step {
                 random.below(66)
             }
         }
-        // One in five is a clone, one in nine a link, one in twenty something with snapshots.
+        // One in five is a clone, one in nine a link, one in eighteen something with snapshots.
         Mix::Clones => match random.below(9) {
             0 | 1 => 106,
             2 => 99,
-            3 if random.chance(1, 2) => 109 + random.below(4),
+            3 if random.chance(1, 2) => 109 + random.below(5),
             _ => random.below(66),
         },
         // Some files first, then what is done to their data.
@@ -209,9 +311,10 @@ fn step(random: &mut Random, mix: Mix) -> Step {
         },
         98 => Step::RemoveXattr { inode: slot(random), name: random.below(6) },
         99 => Step::Link { inode: slot(random), directory: slot(random), name: name(random) },
-        109 | 110 => Step::TakeSnapshot { name: random.below(3) },
+        109 | 110 => Step::TakeSnapshot { name: random.below(3), writable: random.chance(1, 2) },
         111 => Step::DeleteSnapshot { name: random.below(3) },
-        112 => Step::RollBack { name: random.below(3) },
+        112 => Step::RollBack { name: random.below(3), in_use: random.chance(3, 4) },
+        113 => Step::LookupSnapshot { name: random.below(3) },
         106.. => Step::Clone {
             source: slot(random),
             directory: slot(random),

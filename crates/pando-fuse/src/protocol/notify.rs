@@ -10,14 +10,25 @@ const INVALIDATE_ENTRY: i32 = 3;
 
 /// Makes the kernel forget the attributes of an inode; its pages stay. The whole message.
 pub(crate) fn invalidate_attributes(inode: u64) -> Vec<u8> {
+    // From a negative offset on: no page.
+    invalidate_inode(inode, -1)
+}
+
+/// Makes the kernel forget the attributes and all pages of an inode. It waits until pages that were changed have been taken. The
+/// whole message.
+pub(crate) fn invalidate_contents(inode: u64) -> Vec<u8> {
+    invalidate_inode(inode, 0)
+}
+
+fn invalidate_inode(inode: u64, offset: i64) -> Vec<u8> {
     let mut out = Vec::with_capacity(40);
     // A header with no request: the number of an error stands for the kind of notification.
     out.u32(40);
     out.u32(INVALIDATE_INODE as u32);
     out.u64(0);
     out.u64(inode);
-    // From a negative offset on: no page.
-    out.u64(-1i64 as u64);
+    out.u64(offset as u64);
+    // A length of 0: all from there on.
     out.u64(0);
     out
 }

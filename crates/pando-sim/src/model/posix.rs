@@ -15,6 +15,10 @@ use crate::model::acl::Acl;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(usize);
 
+/// A tree there is, or was: the live one, or a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Tree(usize);
+
 /// What it is, and what it holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
@@ -60,6 +64,7 @@ pub struct Node {
     pub changed: SystemTime,
     /// Made.
     pub born: SystemTime,
+    tree: Tree,
 }
 
 impl Node {
@@ -109,6 +114,9 @@ pub struct Posix {
     pub now: SystemTime,
     /// The roots of the snapshots.
     pub snapshots: BTreeMap<Vec<u8>, Id>,
+    live: Tree,
+    /// Whether what lies in it may change, of each tree that ever was.
+    writable: Vec<bool>,
 }
 
 /// The root directory.
@@ -122,10 +130,37 @@ pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 impl Posix {
     /// An empty root directory with mode 0755, made `now`.
     pub fn new(now: SystemTime) -> Self {
-        let mut posix = Self { nodes: Vec::new(), now, snapshots: BTreeMap::new() };
+        let live = Tree(0);
+        let mut posix =
+            Self { nodes: Vec::new(), now, snapshots: BTreeMap::new(), live, writable: vec![true] };
         let content = Content::Directory { entries: BTreeMap::new(), parent: Some(ROOT) };
-        posix.add(content, 0o755, 0, 0);
+        posix.add(content, 0o755, 0, 0, live);
         posix
+    }
+
+    fn new_tree(&mut self, writable: bool) -> Tree {
+        self.writable.push(writable);
+        Tree(self.writable.len() - 1)
+    }
+
+    /// True for what lies in a tree that is no more, and has a name there.
+    pub fn is_gone(&self, id: Id) -> bool {
+        let node = self.node(id);
+        let has_name = match &node.content {
+            Content::Directory { parent, .. } => parent.is_some(),
+            _ => node.links > 0,
+        };
+        let is_there =
+            node.tree == self.live || self.snapshots.values().any(|root| self.node(*root).tree == node.tree);
+        has_name && !is_there
+    }
+
+    fn check_writable(&self, id: Id) -> Result<()> {
+        if self.writable[self.node(id).tree.0] { Ok(()) } else { Err(Error::ReadOnly) }
+    }
+
+    fn check_beside(&self, id: Id, other: Id) -> Result<()> {
+        if self.node(id).tree == self.node(other).tree { Ok(()) } else { Err(Error::OtherTree) }
     }
 
     /// A node.
@@ -133,7 +168,7 @@ impl Posix {
         &self.nodes[id.0]
     }
 
-    fn add(&mut self, content: Content, mode: u32, uid: u32, gid: u32) -> Id {
+    fn add(&mut self, content: Content, mode: u32, uid: u32, gid: u32, tree: Tree) -> Id {
         let now = self.now;
         let links = if matches!(content, Content::Directory { .. }) { 2 } else { 1 };
         self.nodes.push(Node {
@@ -149,6 +184,7 @@ impl Posix {
             modified: now,
             changed: now,
             born: now,
+            tree,
         });
         Id(self.nodes.len() - 1)
     }
@@ -216,6 +252,7 @@ impl Posix {
         content: Content,
         (mode, umask): (u32, u32),
     ) -> Result<Id> {
+        self.check_writable(directory)?;
         let entries = self.entries(directory)?;
         if entries.contains_key(name) {
             return Err(Error::Exists);
@@ -230,7 +267,8 @@ impl Posix {
             }
         }
         let default = parent.default.clone();
-        let id = self.add(content, mode, uid, gid);
+        let tree = parent.tree;
+        let id = self.add(content, mode, uid, gid, tree);
         let node = &mut self.nodes[id.0];
         match default {
             _ if node.file_type() == FileType::Symlink => {}
@@ -267,9 +305,12 @@ impl Posix {
 
     /// link. A node that lost its name gets one again: that only files of `O_TMPFILE` may is the kernel's affair.
     pub fn link(&mut self, id: Id, directory: Id, name: &[u8]) -> Result<Id> {
+        self.check_writable(id)?;
+        self.check_writable(directory)?;
         if self.node(id).is_directory() {
             return Err(Error::NotPermitted);
         }
+        self.check_beside(id, directory)?;
         if self.entries(directory)?.contains_key(name) {
             return Err(Error::Exists);
         }
@@ -283,6 +324,7 @@ impl Posix {
 
     /// unlink or rmdir.
     pub fn remove(&mut self, uid: u32, directory: Id, name: &[u8], is_directory: bool) -> Result<()> {
+        self.check_writable(directory)?;
         let id = self.lookup(directory, name)?;
         match (is_directory, self.node(id).is_directory()) {
             (true, false) => return Err(Error::NotADirectory),
@@ -306,7 +348,11 @@ impl Posix {
                 return true;
             }
             match &self.node(at).content {
-                Content::Directory { parent: Some(parent), .. } if at != ROOT => at = *parent,
+                Content::Directory { parent: Some(parent), .. }
+                    if at != ROOT && self.check_beside(at, *parent).is_ok() =>
+                {
+                    at = *parent;
+                }
                 _ => return false,
             }
         }
@@ -314,6 +360,9 @@ impl Posix {
 
     /// rename.
     pub fn rename(&mut self, uid: u32, from: (Id, &[u8]), to: (Id, &[u8]), mode: RenameMode) -> Result<()> {
+        self.check_writable(from.0)?;
+        self.check_writable(to.0)?;
+        self.check_beside(from.0, to.0)?;
         if !self.node(from.0).is_directory() || !self.node(to.0).is_directory() {
             return Err(Error::NotADirectory);
         }
@@ -371,6 +420,7 @@ impl Posix {
 
     /// A clone of anything, under a new name: root's own, or, of a directory, its owner's.
     pub fn clone_tree(&mut self, caller: (u32, u32), source: Id, directory: Id, name: &[u8]) -> Result<()> {
+        self.check_writable(directory)?;
         let entries = self.entries(directory)?;
         let taken = entries.contains_key(name);
         if self.node(source).is_directory() && self.is_above(source, directory) {
@@ -383,7 +433,7 @@ impl Posix {
             self.entries(source)?;
         }
         self.check_may_clone(caller, source, directory)?;
-        let clone = self.copy_below(source, &mut BTreeMap::new());
+        let clone = self.copy_below(source, self.node(directory).tree, &mut BTreeMap::new());
         let now = self.now;
         let node = &mut self.nodes[clone.0];
         (node.changed, node.born) = (now, now);
@@ -402,11 +452,12 @@ impl Posix {
     }
 
     /// Takes a snapshot of all there is.
-    pub fn take_snapshot(&mut self, name: &[u8]) -> Result<()> {
+    pub fn take_snapshot(&mut self, name: &[u8], writable: bool) -> Result<()> {
         if self.snapshots.contains_key(name) {
             return Err(Error::Exists);
         }
-        let root = self.copy_below(ROOT, &mut BTreeMap::new());
+        let tree = self.new_tree(writable);
+        let root = self.copy_below(ROOT, tree, &mut BTreeMap::new());
         self.snapshots.insert(name.to_vec(), root);
         Ok(())
     }
@@ -416,10 +467,11 @@ impl Posix {
         self.snapshots.remove(name).map(drop).ok_or(Error::NotFound)
     }
 
-    /// Makes the tree what it was.
+    /// Makes the tree what it was. What was in it and has a name there is gone, but the root.
     pub fn roll_back(&mut self, name: &[u8]) -> Result<()> {
         let snapshot = *self.snapshots.get(name).ok_or(Error::NotFound)?;
-        let copy = self.copy_below(snapshot, &mut BTreeMap::new());
+        self.live = self.new_tree(true);
+        let copy = self.copy_below(snapshot, self.live, &mut BTreeMap::new());
         self.nodes[ROOT.0] = self.node(copy).clone();
         for (_, id) in self.list(ROOT) {
             if let Content::Directory { parent, .. } = &mut self.nodes[id.0].content {
@@ -449,11 +501,11 @@ impl Posix {
     }
 
     /// New nodes for one and all below it, one for each that has names there. `made` are those that there are already.
-    fn copy_below(&mut self, source: Id, made: &mut BTreeMap<Id, Id>) -> Id {
+    fn copy_below(&mut self, source: Id, tree: Tree, made: &mut BTreeMap<Id, Id>) -> Id {
         if let Some(copy) = made.get(&source) {
             return *copy;
         }
-        let node = self.node(source).clone();
+        let node = Node { tree, ..self.node(source).clone() };
         let names = if node.is_directory() { self.list(source) } else { Vec::new() };
         self.nodes.push(node);
         let copy = Id(self.nodes.len() - 1);
@@ -463,7 +515,7 @@ impl Posix {
             _ => self.nodes[copy.0].links = 0,
         }
         for (name, child) in names {
-            let child = self.copy_below(child, made);
+            let child = self.copy_below(child, tree, made);
             let node = &mut self.nodes[child.0];
             match &mut node.content {
                 Content::Directory { parent, .. } => *parent = Some(copy),
@@ -506,6 +558,7 @@ impl Posix {
         append: bool,
         kill_set_id: bool,
     ) -> Result<()> {
+        self.check_writable(id)?;
         let bytes = self.bytes(id)?;
         if data.is_empty() {
             return Ok(());
@@ -532,6 +585,7 @@ impl Posix {
 
     /// fallocate.
     pub fn allocate(&mut self, id: Id, mode: AllocateMode, offset: usize, length: usize) -> Result<()> {
+        self.check_writable(id)?;
         let bytes = self.bytes(id)?;
         let end = offset + length;
         let grows = match mode {
@@ -558,6 +612,7 @@ impl Posix {
 
     /// setattr.
     pub fn set_attributes(&mut self, id: Id, set: &SetAttributes) -> Result<()> {
+        self.check_writable(id)?;
         let now = self.now;
         if let Some(size) = set.size {
             self.bytes(id)?.resize(size as usize, 0);
@@ -593,6 +648,7 @@ impl Posix {
 
     /// setxattr.
     pub fn set_xattr(&mut self, id: Id, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.check_writable(id)?;
         let now = self.now;
         let node = &mut self.nodes[id.0];
         match (mode, node.xattrs.contains_key(name)) {
@@ -613,6 +669,7 @@ impl Posix {
         acl: Option<Acl>,
         kill_set_group_id: bool,
     ) -> Result<()> {
+        self.check_writable(id)?;
         let now = self.now;
         let node = &mut self.nodes[id.0];
         match (node.file_type(), is_default, acl) {
@@ -633,6 +690,7 @@ impl Posix {
 
     /// removexattr.
     pub fn remove_xattr(&mut self, id: Id, name: &[u8]) -> Result<()> {
+        self.check_writable(id)?;
         let now = self.now;
         let node = &mut self.nodes[id.0];
         match name {

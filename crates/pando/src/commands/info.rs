@@ -43,7 +43,7 @@ pub struct InfoArgs {
 pub fn run(args: &InfoArgs) -> Result<Status> {
     let mounted = mounted_at(&args.path).ok().flatten();
     let (volume, mount) = match mounted {
-        Some(mount) => (mount.source.clone(), Some(mount)),
+        Some(mount) => (volume_of(&mount), Some(mount)),
         None => (args.path.clone(), mounts::of_volume(&args.path)),
     };
     let superblock = RawVolume::open(&volume)?.newest_superblock(&volume)?;
@@ -63,6 +63,13 @@ pub fn run(args: &InfoArgs) -> Result<Status> {
     }
     output.finish()?;
     Ok(Status::Success)
+}
+
+/// The volume that is mounted, or a snapshot of which is.
+fn volume_of(mount: &MountEntry) -> PathBuf {
+    let info = control::request(&mount.device, "info").unwrap_or_default();
+    let is_snapshot = info["snapshot"].is_string();
+    info["volume"].as_str().filter(|_| is_snapshot).map_or_else(|| mount.source.clone(), PathBuf::from)
 }
 
 /// How the daemon of a mount talks with the kernel, if it answers.

@@ -9,11 +9,15 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use clap::Args;
+use pando_fuse::MountEntry;
+use serde_json::json;
 
+use crate::control;
 use crate::daemon::{READY, Service, serve};
 use crate::failure::{Failure, Result, Status, io_text};
 use crate::mount_options::{MountSettings, OptionError};
-use crate::size;
+use crate::output::shown;
+use crate::{mounts, size};
 
 const ABOUT: &str = "\
 Mounts a volume on a directory and returns when it is usable; a daemon serves it until it is unmounted. After a crash \
@@ -50,6 +54,9 @@ Mount options:
   allow_other              let other users in (default if root mounts); no_allow_other does not
   no_default_permissions   do not check permission bits
   writeback                let the kernel collect small writes
+  show_snapshots           list .snapshots in the root directory; hide_snapshots (default) does not
+  snapshot=NAME            mount this snapshot alone, read-only, also while the volume is mounted: the daemon that has it
+                           serves it, with the options of that mount where they concern the volume
   transport=WAY            how requests come from the kernel: uring, dev (/dev/fuse), or auto (default)
   nodiscard                do not tell the device which extents are free
   cache=SIZE               memory for the node cache, as --cache
@@ -61,6 +68,7 @@ Examples:
   pando mount -o ro,cache=256M /dev/sdb1 /srv
   mount -t fuse.pando /srv/disk.img /mnt
   mount -o remount,ro /mnt
+  pando mount -o snapshot=monday disk.img /media
 
 In /etc/fstab:
   /srv/disk.img  /mnt  fuse.pando  defaults,nofail  0  0";
@@ -72,12 +80,18 @@ fn checked(list: &str) -> Result<String, OptionError> {
 
 /// Runs `pando mount`: done when the mount is usable; in the foreground, when the volume was unmounted and closed.
 pub fn run(args: &MountArgs) -> Result<Status> {
-    if !args.foreground && !args.daemon {
-        return start(args);
-    }
     let mut settings = MountSettings::default();
     for list in &args.options {
         settings.add(list, false).map_err(|error| Failure::new(error.to_string()))?;
+    }
+    if let Some(name) = &settings.snapshot
+        && !args.daemon
+        && let Some(mount) = mounts::of_volume(&args.volume)
+    {
+        return beside(args, name, &mount);
+    }
+    if !args.foreground && !args.daemon {
+        return start(args);
     }
     settings.cache_bytes = args.cache.or(settings.cache_bytes);
     let volume = args.volume.canonicalize();
@@ -90,7 +104,28 @@ pub fn run(args: &MountArgs) -> Result<Status> {
 
 /// Mounts in the background with these options, as the helper of mount(8) does.
 pub fn in_background(volume: PathBuf, mountpoint: PathBuf, options: Vec<String>) -> Result<Status> {
-    start(&MountArgs { options, cache: None, foreground: false, daemon: false, volume, mountpoint })
+    run(&MountArgs { options, cache: None, foreground: false, daemon: false, volume, mountpoint })
+}
+
+/// Mounts a snapshot of a volume that is mounted: its daemon does.
+fn beside(args: &MountArgs, name: &str, mount: &MountEntry) -> Result<Status> {
+    let failed = |why: String| {
+        let (name, volume) = (shown(name.as_bytes()), args.volume.display());
+        Failure::new(format!("cannot mount {name} of {volume}: {why}"))
+    };
+    if args.foreground {
+        let why = "the volume is mounted, and its daemon would serve the snapshot; leave out --foreground";
+        return Err(failed(why.to_owned()));
+    }
+    // The daemon has another working directory.
+    let mountpoint = args.mountpoint.canonicalize();
+    let mountpoint =
+        mountpoint.map_err(|error| failed(format!("{}: {}", args.mountpoint.display(), io_text(&error))))?;
+    let mountpoint = mountpoint.to_str().ok_or_else(|| failed("the mount point is no UTF-8".to_owned()))?;
+    let options = args.options.join(",");
+    let asked = json!({ "request": "mount", "name": name, "mountpoint": mountpoint, "options": options });
+    let mounted = control::request_value(&mount.device, &asked);
+    mounted.map(|_| Status::Success).map_err(|error| failed(error.to_string()))
 }
 
 /// Starts the daemon and waits for its word. If it fails it has said why.

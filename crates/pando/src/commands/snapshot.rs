@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::control;
 use crate::failure::{Failure, Result, Status, io_text};
-use crate::output::Output;
+use crate::output::{Output, shown};
 use crate::snapshots;
 use crate::time::{DateTime, from_epoch};
 use crate::volume::{Purpose, Volume, name};
 
 const ABOUT: &str = "\
-Keeps a whole volume as it is at one moment, at once and whatever its size. A snapshot is read-only; it shares its data with the \
-volume until that is changed. In a mounted volume the snapshots are found in the directory .snapshots of its root, which \
+Keeps a whole volume as it is at one moment, at once and whatever its size. A snapshot is read-only unless it is made writable; it \
+shares its data with the volume until either is changed. In a mounted volume the snapshots are found in the directory .snapshots of its root, which \
 no listing shows: copy from there what is needed, or 'pando clone' it.
 
 Each command takes the mount point of a mounted volume, or the image file or block device of one that is not mounted.";
@@ -26,7 +26,8 @@ Examples:
   pando snapshot create /mnt before-upgrade
   pando snapshot list /mnt
   cp /mnt/.snapshots/before-upgrade/etc/fstab /mnt/etc/
-  pando snapshot rollback disk.img before-upgrade
+  pando snapshot rollback /mnt before-upgrade
+  pando snapshot create --writable /mnt trial
   pando snapshot delete /mnt before-upgrade";
 
 /// Arguments of `pando snapshot`.
@@ -49,7 +50,13 @@ struct Named {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Take a snapshot.
-    Create(Named),
+    Create {
+        #[command(flatten)]
+        named: Named,
+        /// Let what lies in it be changed, in .snapshots of the mounted volume.
+        #[arg(long)]
+        writable: bool,
+    },
     /// List the snapshots, in the order in which they were taken.
     List {
         /// The directory that the volume is mounted on, or its image file or block device.
@@ -61,17 +68,23 @@ enum Action {
     },
     /// Delete a snapshot; the space that nothing else uses comes back in the background.
     Delete(Named),
-    /// Make a volume that is not mounted what it was when the snapshot was taken.
+    /// Make a volume what it was when the snapshot was taken.
     ///
     /// All that has changed since is lost, unless another snapshot has it; the snapshots stay. It is done whole or not at all, also over a
-    /// crash.
+    /// crash. In a mounted volume, what is in use but the root directory answers that it is gone ("stale file handle"): open files, working
+    /// directories, memory maps. Files that were removed before and are still open live on. What is mounted below is unmounted. All but the
+    /// root directory shows new inode numbers.
     Rollback(Named),
 }
 
 /// Runs `pando snapshot`.
 pub fn run(args: &SnapshotArgs) -> Result<Status> {
     match &args.action {
-        Action::Create(Named { place, name }) => act(place, "create", name)?,
+        Action::Create { named: Named { place, name }, writable } => {
+            let asked =
+                json!({ "request": "snapshot", "action": "create", "name": name, "writable": writable });
+            request(place, &asked, Purpose::Change)?;
+        }
         Action::Delete(Named { place, name }) => act(place, "delete", name)?,
         Action::Rollback(Named { place, name }) => act(place, "rollback", name)?,
         Action::List { place, json } => list(place, *json)?,
@@ -102,9 +115,6 @@ fn request(place: &Path, request: &Value, purpose: Purpose) -> Result<Value> {
         Failure::new(format!("cannot {what} {of}{}: {why}", name(place)))
     };
     match mounted(place).map_err(failed)? {
-        Some(_) if action == "rollback" => Err(failed(
-            "it is mounted; unmount it, and give the volume instead of the mount point".to_owned(),
-        )),
         Some(device) => {
             // What the kernel has written and not sent yet belongs to it. A mount that cannot be opened says so itself.
             if let Ok(directory) = std::fs::File::open(place) {
@@ -114,7 +124,7 @@ fn request(place: &Path, request: &Value, purpose: Purpose) -> Result<Value> {
         }
         None => {
             let volume = Volume::open(place, purpose)?;
-            let outcome = snapshots::answer(volume.file_system(), request).map_err(failed);
+            let outcome = snapshots::answer(volume.file_system(), request, None).map_err(failed);
             volume.close().and(outcome)
         }
     }
@@ -135,8 +145,9 @@ fn list(place: &Path, as_json: bool) -> Result<()> {
         for snapshot in answer.as_array().into_iter().flatten() {
             let seconds = snapshot["taken"].as_i64().unwrap_or_default();
             let taken: SystemTime = from_epoch(seconds, 0);
-            let name = snapshot["name"].as_str().unwrap_or_default();
-            output.line(format!("{}  {name}", DateTime::from(taken).to_minute()))?;
+            let name = shown(snapshot["name"].as_str().unwrap_or_default().as_bytes());
+            let access = if snapshot["writable"] == true { "rw" } else { "ro" };
+            output.line(format!("{}  {access}  {name}", DateTime::from(taken).to_minute()))?;
         }
     }
     output.finish()

@@ -9,6 +9,7 @@ use pando_fuse::mount_point;
 use crate::control::{self, Connection, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
 use crate::mounts;
+use crate::output::shown as output_shown;
 
 /// After this time the user is told who keeps the volume from being closed, if that is known.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -44,6 +45,18 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     let failed = |why: String| Failure::new(format!("cannot unmount {shown}: {why}"));
     let entry = mount_point::mounted_at(mountpoint).map_err(|error| failed(io_text(&error)))?;
     let entry = entry.ok_or_else(|| failed("no PandoFS volume is mounted there".to_owned()))?;
+    if !lazy {
+        let info = control::request(&entry.device, "info").unwrap_or_default();
+        let snapshots = info["snapshots"].as_array().filter(|_| info["snapshot"].is_null());
+        let mut snapshots = snapshots.into_iter().flatten().filter_map(serde_json::Value::as_str);
+        if let Some(mountpoint) = snapshots.next() {
+            let why = format!(
+                "a snapshot of it is mounted on {}; unmount that first",
+                output_shown(mountpoint.as_bytes())
+            );
+            return Err(failed(why));
+        }
+    }
     // The daemon must have heard of us before it is unmounted, since it might end before we get to it.
     let waiting = Connection::open(&entry.device).and_then(|mut daemon| {
         daemon.send("wait")?;

@@ -4,19 +4,20 @@
 //! lock, for the list of those who wait for the end; nothing is locked while it is held.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::Mode;
 use serde_json::{Value, json};
 
-use crate::control::{REQUEST_BYTES_MAX, lock_directory, socket_in};
+use crate::control::{REQUEST_BYTES_MAX, check_directory, lock_directory, socket_in};
 
 /// What the daemon answers to a request; `None` if there is no such request.
 ///
-/// It is given the request's name and the whole of it.
-pub type Answer = dyn Fn(&str, &Value) -> Option<Result<Value, String>> + Send + Sync;
+/// It is given the request's name, the whole of it, and the process that asks.
+pub type Answer = dyn Fn(&str, &Value, i32) -> Option<Result<Value, String>> + Send + Sync;
 
 /// A listening socket. Dropping it removes the socket's file; connections that are open are still served.
 pub struct ControlServer {
@@ -44,18 +45,16 @@ impl ControlServer {
             .mode(if root { 0o755 } else { 0o700 })
             .create(directory);
         made?;
-        if directory.symlink_metadata()?.uid() != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "its directory belongs to another user",
-            ));
-        }
+        check_directory(directory, rustix::process::geteuid().as_raw())?;
         let path = socket_in(directory, device);
         let lock = lock_directory(directory)?;
         // One that is left from a daemon that has ended or is ending: the number is ours now.
         let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        // It is nobody else's from the start. No other thread makes files.
+        let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
+        let listener = UnixListener::bind(&path);
+        rustix::process::umask(umask);
+        let listener = listener?;
         let inode = path.symlink_metadata()?.ino();
         drop(lock);
         let end = Arc::<Mutex<End>>::default();
@@ -102,8 +101,12 @@ impl Drop for ControlServer {
     }
 }
 
-/// Serves one client until it hangs up or says something that is no request.
+/// Serves one client until it hangs up or says something that is no request. Only root and the daemon's own user are clients.
 fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(&stream) else { return };
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        return;
+    }
     let Ok(mut writer) = stream.try_clone() else { return };
     let mut reader = BufReader::new(stream);
     loop {
@@ -111,6 +114,12 @@ fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
         match reader.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut request) {
             Ok(length) if length > 0 => {}
             _ => return,
+        }
+        if !request.ends_with('\n') {
+            let why = format!("a request is a line of at most {REQUEST_BYTES_MAX} bytes");
+            // Who does not listen need not know.
+            let _ = writer.write_all(line(Err(why)).as_bytes());
+            return;
         }
         let request: Option<Value> = serde_json::from_str(&request).ok();
         let name = request.as_ref().and_then(|request| request.get("request")).and_then(Value::as_str);
@@ -122,7 +131,8 @@ fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
             },
             Some(name) => {
                 let request = request.as_ref().unwrap_or(&Value::Null);
-                answer(name, request).unwrap_or_else(|| Err(format!("there is no request '{name}'")))
+                answer(name, request, peer.pid.as_raw_nonzero().get())
+                    .unwrap_or_else(|| Err(format!("there is no request '{name}'")))
             }
             None => Err("a request is a line such as {\"request\":\"info\"}".to_owned()),
         };
@@ -163,7 +173,7 @@ mod tests {
     }
 
     fn server(directory: &Path) -> ControlServer {
-        let answer = |request: &str, _: &Value| match request {
+        let answer = |request: &str, _: &Value, _: i32| match request {
             "info" => Some(Ok(json!({ "pid": 7 }))),
             "sync" => Some(Err("the device is gone".to_owned())),
             _ => None,

@@ -14,7 +14,7 @@ const MOUNT_LIMIT: Duration = Duration::from_secs(600);
 
 /// A tmpfs that only one test sees. Mount points are in it because every user may walk there, which is not so in a
 /// build directory below a home.
-const SCRATCH: &str = "/mnt";
+pub const SCRATCH: &str = "/mnt";
 
 /// Mounts the place for mount points; at the start of each test, inside its mount namespace.
 ///

@@ -1,0 +1,213 @@
+//! One snapshot as a file system of its own, read-only, beside the volume that it lies in: what a mount of it serves.
+//!
+//! Requests name its root as any root is named, and everything else by the numbers that it has in the volume. References are counted here
+//! as well: those that were not given back when the mount ended are given back then.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::operations::{
+    AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, Operations, ROOT,
+    RenameMode, Seek, SetAttributes, Statistics, XattrMode,
+};
+use crate::{Error, FileSystem, HeldSnapshot, Miss, Result};
+
+/// See the module. The snapshot cannot be deleted while this lives.
+pub struct SnapshotFiles {
+    fs: Arc<FileSystem>,
+    snapshot: HeldSnapshot,
+    /// References given out, by inode.
+    references: Mutex<HashMap<InodeNumber, u64>>,
+}
+
+impl SnapshotFiles {
+    /// The files of the snapshot with this name. `NotFound` if there is none, `NotSupported` if it may change, since whoever uses the
+    /// files remembers what they were; may answer `Miss`.
+    pub fn open(fs: &Arc<FileSystem>, name: &[u8]) -> Result<Self> {
+        let snapshot = fs.hold_snapshot(name)?;
+        if fs.check_writable().is_ok() && fs.inode(snapshot.root())?.is_writable() {
+            return Err(Error::NotSupported);
+        }
+        Ok(Self { fs: fs.clone(), snapshot, references: Mutex::default() })
+    }
+
+    fn inside(&self, inode: InodeNumber) -> InodeNumber {
+        if inode == ROOT { self.snapshot.root() } else { inode }
+    }
+
+    fn count(&self, inode: InodeNumber) {
+        *self.references.lock().entry(inode).or_default() += 1;
+    }
+}
+
+impl Drop for SnapshotFiles {
+    fn drop(&mut self) {
+        for (inode, count) in self.references.get_mut().drain() {
+            self.fs.forget(inode, count);
+        }
+    }
+}
+
+impl Operations for SnapshotFiles {
+    fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
+        let mut entry = self.fs.lookup(self.inside(parent), name)?;
+        if entry.attributes.inode == self.snapshot.root() {
+            self.fs.forget(entry.attributes.inode, 1);
+            entry.attributes.inode = ROOT;
+        } else {
+            self.count(entry.attributes.inode);
+        }
+        Ok(entry)
+    }
+
+    fn forget(&self, inode: InodeNumber, count: u64) {
+        let given_back = {
+            let mut references = self.references.lock();
+            let Some(counted) = references.get_mut(&inode) else { return };
+            let given_back = count.min(*counted);
+            *counted -= given_back;
+            if *counted == 0 {
+                references.remove(&inode);
+            }
+            given_back
+        };
+        self.fs.forget(inode, given_back);
+    }
+
+    fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes> {
+        self.fs.get_attributes(self.inside(inode))
+    }
+
+    fn set_attributes(&self, _: &Caller, _: InodeNumber, _: &SetAttributes) -> Result<Attributes> {
+        Err(Error::ReadOnly)
+    }
+
+    fn read_link(&self, inode: InodeNumber) -> Result<Bytes> {
+        self.fs.read_link(self.inside(inode))
+    }
+
+    fn make_node(&self, _: &Caller, _: InodeNumber, _: &[u8], _: FileType, _: u32, _: u64) -> Result<Entry> {
+        Err(Error::ReadOnly)
+    }
+
+    fn make_directory(&self, _: &Caller, _: InodeNumber, _: &[u8], _: u32) -> Result<Entry> {
+        Err(Error::ReadOnly)
+    }
+
+    fn make_symlink(&self, _: &Caller, _: InodeNumber, _: &[u8], _: &[u8]) -> Result<Entry> {
+        Err(Error::ReadOnly)
+    }
+
+    fn link(&self, _: InodeNumber, _: InodeNumber, _: &[u8]) -> Result<Entry> {
+        Err(Error::ReadOnly)
+    }
+
+    fn make_temporary(&self, _: &Caller, _: InodeNumber, _: u32) -> Result<Entry> {
+        Err(Error::ReadOnly)
+    }
+
+    fn unlink(&self, _: &Caller, _: InodeNumber, _: &[u8]) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn remove_directory(&self, _: &Caller, _: InodeNumber, _: &[u8]) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn rename(
+        &self,
+        _: &Caller,
+        _: InodeNumber,
+        _: &[u8],
+        _: InodeNumber,
+        _: &[u8],
+        _: RenameMode,
+    ) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn clone_tree(&self, _: &Caller, _: &[u32], _: InodeNumber, _: InodeNumber, _: &[u8]) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>> {
+        self.fs.read(self.inside(inode), offset, length)
+    }
+
+    fn write(&self, _: InodeNumber, _: u64, _: Bytes, _: bool, _: bool) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn allocate(&self, _: InodeNumber, _: AllocateMode, _: u64, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn copy_range(&self, _: InodeNumber, _: u64, _: InodeNumber, _: u64, _: u64) -> Result<u64> {
+        Err(Error::ReadOnly)
+    }
+
+    fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64> {
+        self.fs.seek(self.inside(inode), offset, what)
+    }
+
+    fn open_directory(&self, inode: InodeNumber) -> Result<u64> {
+        self.fs.open_directory(self.inside(inode))
+    }
+
+    fn read_directory(
+        &self,
+        inode: InodeNumber,
+        handle: u64,
+        cookie: u64,
+        attributes: bool,
+        emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
+    ) -> Result<()> {
+        let mut counting = |entry: &DirectoryEntry| {
+            let fits = emit(entry);
+            if fits && entry.attributes.is_some() {
+                self.count(entry.inode);
+            }
+            fits
+        };
+        self.fs.read_directory(self.inside(inode), handle, cookie, attributes, &mut counting)
+    }
+
+    fn close_directory(&self, inode: InodeNumber, handle: u64) {
+        self.fs.close_directory(self.inside(inode), handle);
+    }
+
+    fn get_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Bytes> {
+        self.fs.get_xattr(self.inside(inode), name)
+    }
+
+    fn list_xattrs(&self, inode: InodeNumber) -> Result<Bytes> {
+        self.fs.list_xattrs(self.inside(inode))
+    }
+
+    fn set_xattr(&self, _: InodeNumber, _: &[u8], _: &[u8], _: XattrMode, _: bool) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn remove_xattr(&self, _: InodeNumber, _: &[u8]) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        self.fs.statistics()
+    }
+
+    fn fetch(&self, miss: Miss) -> Result<()> {
+        self.fs.fetch(miss)
+    }
+
+    fn make_room(&self, _: u64, _: bool) -> Result<()> {
+        Ok(())
+    }
+}

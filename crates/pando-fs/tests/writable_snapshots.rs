@@ -1,0 +1,209 @@
+//! Writable snapshots: trees of their own, apart from the live one and from each other.
+
+mod common;
+
+use common::Volume;
+use pando_fs::operations::{FileType, Operations, ROOT, RenameMode, SNAPSHOTS, XattrMode, waiting};
+use pando_fs::{Error, InodeNumber, Result};
+
+fn take(volume: &Volume, name: &str, writable: bool) -> InodeNumber {
+    waiting(&*volume.fs, |fs| fs.take_snapshot(name.as_bytes(), writable)).unwrap();
+    waiting(&*volume.fs, |fs| fs.lookup(SNAPSHOTS, name.as_bytes())).unwrap().attributes.inode
+}
+
+fn unlink(volume: &Volume, directory: InodeNumber, name: &str) -> Result<()> {
+    waiting(&*volume.fs, |fs| fs.unlink(&volume.caller, directory, name.as_bytes()))
+}
+
+fn links(volume: &Volume, path: &str) -> u32 {
+    volume.fs.get_attributes(volume.walk(path).unwrap()).unwrap().links
+}
+
+/// `d` with files and hard links, one of them in the root.
+fn filled() -> Volume {
+    let volume = Volume::new();
+    let d = volume.directory(ROOT, "d");
+    for file in 0..40u32 {
+        let inode = volume.file(d, &format!("f{file}"));
+        volume.write(inode, 0, &vec![file as u8 + 1; file as usize * 700]);
+    }
+    volume.fs.link(volume.walk("d/f9").unwrap(), ROOT, b"linked").unwrap();
+    volume.fs.set_xattr(ROOT, b"user.large", &[5; 3000], XattrMode::Set, false).unwrap();
+    while volume.fs.engine().background_step().unwrap() {}
+    volume
+}
+
+#[test]
+fn what_is_done_in_one_tree_is_not_seen_in_another() {
+    let volume = filled();
+    let [one, two] = ["one", "two"].map(|name| take(&volume, name, true));
+    let trees = [(ROOT, ""), (one, ".snapshots/one/"), (two, ".snapshots/two/")];
+    for (tree, path) in trees {
+        let d = volume.walk(&format!("{path}d")).unwrap();
+        let mark = path.len() as u8;
+        volume.write(volume.walk(&format!("{path}d/f30")).unwrap(), 5, &[mark; 10]);
+        let new = volume.file(tree, "new");
+        volume.write(new, 0, &[mark; 6000]);
+        volume.fs.link(new, d, format!("second{mark}").as_bytes()).unwrap();
+        volume.fs.link(volume.walk(&format!("{path}linked")).unwrap(), d, b"third").unwrap();
+        unlink(&volume, d, &format!("f{mark}")).unwrap();
+        volume.rename(d, "f31", tree, &format!("moved{mark}")).unwrap();
+        volume.directory(d, "below");
+        volume.rename(tree, "d", tree, "e").unwrap();
+        volume.fs.set_xattr(tree, b"user.large", &[mark; 2000], XattrMode::Set, false).unwrap();
+        volume.assert_clean();
+    }
+    let check = |volume: &Volume| {
+        for (tree, path) in
+            [ROOT, volume.walk(".snapshots/one").unwrap(), volume.walk(".snapshots/two").unwrap()]
+                .into_iter()
+                .zip(["", ".snapshots/one/", ".snapshots/two/"])
+        {
+            let mark = path.len() as u8;
+            let read = |name: &str, offset| {
+                volume.walk(&format!("{path}{name}")).map(|file| volume.read(file, offset, 10))
+            };
+            assert_eq!(read("e/f30", 5), Ok(vec![mark; 10]));
+            assert_eq!(read("new", 5990), Ok(vec![mark; 10]));
+            assert_eq!(read(&format!("e/second{mark}"), 0), Ok(vec![mark; 10]));
+            assert_eq!(read(&format!("moved{mark}"), 0), Ok(vec![32; 10]));
+            assert_eq!(read(&format!("e/f{mark}"), 0), Err(Error::NotFound));
+            let names = ["linked", "e/f9", "e/third"].map(|name| format!("{path}{name}"));
+            assert!(names.iter().all(|name| links(volume, name) == 3));
+            assert!(names.iter().all(|name| volume.walk(name) == volume.walk(&names[0])));
+            let value = waiting(&*volume.fs, |fs| fs.get_xattr(tree, b"user.large")).unwrap();
+            assert_eq!(value, vec![mark; 2000]);
+        }
+        volume.assert_clean();
+    };
+    check(&volume);
+    check(&volume.after_crash());
+    let volume = volume.remount(false);
+    check(&volume);
+    let volume = volume.remount(true);
+    check(&volume);
+}
+
+#[test]
+fn nothing_is_moved_or_linked_between_trees() {
+    let volume = filled();
+    let (one, two) = (take(&volume, "one", true), take(&volume, "two", true));
+    let read_only = take(&volume, "three", false);
+    let (caller, fs) = (&volume.caller, &*volume.fs);
+    for (from, to) in [(ROOT, one), (one, ROOT), (one, two)] {
+        for mode in [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace] {
+            let renamed = fs.rename(caller, from, b"linked", to, b"linked", mode);
+            assert_eq!(renamed, Err(Error::OtherTree));
+        }
+        let file = waiting(fs, |fs| fs.lookup(from, b"linked")).unwrap().attributes.inode;
+        assert_eq!(fs.link(file, to, b"n").map(drop), Err(Error::OtherTree));
+        // A file without a name belongs to the tree that it was made in.
+        let temporary = fs.make_temporary(caller, from, 0o600).unwrap().attributes.inode;
+        assert_eq!(fs.link(temporary, to, b"n").map(drop), Err(Error::OtherTree));
+        waiting(fs, |fs| fs.link(temporary, from, b"named")).unwrap();
+        assert_eq!(
+            fs.rename(caller, from, b"linked", read_only, b"n", RenameMode::Replace),
+            Err(Error::ReadOnly)
+        );
+        // Clones and copies are made across.
+        waiting(fs, |fs| fs.clone_tree(caller, &[], from, to, format!("of {}", from.0).as_bytes())).unwrap();
+        let copy = volume.file(to, &format!("copy of {}", from.0));
+        waiting(fs, |fs| fs.copy_range(file, 0, copy, 0, 1 << 20)).unwrap();
+        assert_eq!(volume.read(copy, 0, 1 << 20), vec![10; 6300]);
+        unlink(&volume, from, "named").unwrap();
+    }
+    assert_eq!(
+        fs.make_node(caller, read_only, b"n", FileType::Regular, 0, 0).map(drop),
+        Err(Error::ReadOnly)
+    );
+    assert_eq!(fs.make_directory(caller, SNAPSHOTS, b"n", 0).map(drop), Err(Error::ReadOnly));
+    assert_eq!(fs.remove_directory(caller, SNAPSHOTS, b"one"), Err(Error::ReadOnly));
+    volume.assert_clean();
+    volume.remount(false).assert_clean();
+}
+
+#[test]
+fn files_without_a_name_outlive_their_snapshot() {
+    let volume = filled();
+    let one = take(&volume, "one", true);
+    let (d, linked) =
+        (volume.walk(".snapshots/one/d").unwrap(), volume.walk(".snapshots/one/linked").unwrap());
+    let file = volume.walk(".snapshots/one/d/f20").unwrap();
+    unlink(&volume, d, "f20").unwrap();
+    unlink(&volume, d, "f9").unwrap();
+    unlink(&volume, one, "linked").unwrap();
+    let named = volume.walk(".snapshots/one/d/f21").unwrap();
+    volume.assert_clean();
+    // A snapshot is never taken of one; the live tree goes back without what is parked.
+    waiting(&*volume.fs, |fs| fs.roll_back(b"one")).map(drop).unwrap();
+    assert_eq!(volume.walk("d/f20"), Err(Error::NotFound));
+    assert_eq!(volume.walk("linked"), Err(Error::NotFound));
+    volume.assert_clean();
+    waiting(&*volume.fs, |fs| fs.delete_snapshot(b"one")).unwrap();
+    assert_eq!(volume.read(file, 0, 4), [21; 4]);
+    assert_eq!(volume.read(linked, 0, 4), [10; 4]);
+    volume.write(file, 0, b"alive");
+    assert_eq!(volume.fs.read(named, 0, 4).map(drop), Err(Error::Stale));
+    volume.assert_clean();
+    for inode in [file, linked, named, d, one] {
+        volume.fs.forget(inode, u64::MAX);
+    }
+    assert_eq!(volume.fs.check().unwrap().orphans, 0);
+    volume.assert_clean();
+}
+
+#[test]
+fn one_can_go_back_to_a_changed_snapshot_and_clone_out_of_it() {
+    let volume = filled();
+    let one = take(&volume, "one", true);
+    let d = volume.walk(".snapshots/one/d").unwrap();
+    for file in 0..30 {
+        unlink(&volume, d, &format!("f{file}")).unwrap();
+    }
+    let new = volume.file(one, "new");
+    volume.write(new, 0, &[7; 9000]);
+    waiting(&*volume.fs, |fs| fs.link(new, d, b"same")).unwrap();
+    waiting(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], d, ROOT, b"clone")).unwrap();
+    assert_eq!(links(&volume, "clone/same"), 1);
+    assert_eq!(volume.names(volume.walk("clone").unwrap()).len(), 11);
+    volume.write(new, 0, b"later");
+    waiting(&*volume.fs, |fs| fs.roll_back(b"one")).map(drop).unwrap();
+    assert_eq!(volume.names(ROOT), ["d", "linked", "new"]);
+    assert_eq!(links(&volume, "linked"), 1);
+    assert_eq!(links(&volume, "d/same"), 2);
+    assert_eq!(volume.read(volume.walk("new").unwrap(), 0, 5), b"later");
+    volume.assert_clean();
+    // Apart again.
+    volume.write(volume.walk("new").unwrap(), 0, b"third");
+    assert_eq!(volume.read(new, 0, 5), b"later");
+    let live = volume.walk("new").unwrap();
+    waiting(&*volume.fs, |fs| fs.link(live, ROOT, b"newest")).unwrap();
+    assert_eq!(volume.walk("newest").unwrap(), live);
+    volume.assert_clean();
+    volume.remount(false).assert_clean();
+}
+
+#[test]
+fn all_numbers_are_different() {
+    let volume = filled();
+    let mut trees = vec![ROOT];
+    for round in 0..4u32 {
+        trees.push(take(&volume, &format!("s{round}"), true));
+        for (index, tree) in trees.clone().into_iter().enumerate() {
+            let file = volume.file(tree, &format!("new{round}-{index}"));
+            if round % 2 == 0 {
+                waiting(&*volume.fs, |fs| fs.link(file, tree, format!("link{round}-{index}").as_bytes()))
+                    .unwrap();
+            }
+        }
+    }
+    // The check finds numbers that are there twice.
+    volume.assert_clean();
+    let mut numbers: Vec<_> = trees
+        .iter()
+        .map(|tree| waiting(&*volume.fs, |fs| fs.lookup(*tree, b"linked")).unwrap().attributes.inode)
+        .collect();
+    numbers.sort();
+    numbers.dedup();
+    assert_eq!(numbers.len(), trees.len());
+}

@@ -1,0 +1,182 @@
+//! Snapshots mounted on their own, through the daemon that has the volume: one more session each, with a control socket of its own.
+//!
+//! They outlive the mount of the volume where that is taken away under them; the volume is closed when the last has ended. One lock, for the list;
+//! nothing is locked while it is held.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use pando_fs::operations::waiting;
+use pando_fs::{Error, FileSystem, SnapshotFiles};
+use pando_fuse::{Session, Unmounter};
+use serde_json::Value;
+
+use super::control_server::ControlServer;
+use super::log::Log;
+use super::{Answerer, mount_options, start_control};
+use crate::failure::io_text;
+use crate::mount_options::MountSettings;
+use crate::output::shown;
+use crate::snapshots::mount_source;
+
+/// The list; see the module.
+#[derive(Default)]
+pub struct SnapshotMounts {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The mount of the volume has ended: no more come.
+    closing: bool,
+    /// Those that run, or are about to.
+    running: usize,
+    unmounters: Vec<Unmounter>,
+    /// Those who wait for the end of one that ended after the mount of the volume wait for the volume to be closed.
+    ended: Vec<ControlServer>,
+}
+
+impl SnapshotMounts {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where they are mounted.
+    pub fn mountpoints(&self) -> Vec<PathBuf> {
+        self.lock().unmounters.iter().map(|unmounter| unmounter.mountpoint().to_owned()).collect()
+    }
+
+    /// Unmounts all; those that are in use live on for their users.
+    pub fn unmount(&self) {
+        let unmounters = self.lock().unmounters.clone();
+        for unmounter in unmounters {
+            // Who has unmounted it before us is as good.
+            let _ = unmounter.unmount(true);
+        }
+    }
+
+    /// Waits until all have ended, and lets no more come. The volume is closed next; tell these.
+    pub fn wait_for_end(&self) -> Vec<ControlServer> {
+        let mut state = self.lock();
+        state.closing = true;
+        while state.running > 0 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        std::mem::take(&mut state.ended)
+    }
+
+    fn end(&self, unmounter: Option<&Unmounter>, control: Option<ControlServer>) {
+        let mut state = self.lock();
+        state.running -= 1;
+        if let Some(unmounter) = unmounter {
+            state.unmounters.retain(|other| other.device() != unmounter.device());
+        }
+        let tell = if state.closing {
+            state.ended.extend(control);
+            None
+        } else {
+            control
+        };
+        drop(state);
+        self.changed.notify_all();
+        if let Some(control) = tell {
+            control.finish(Ok(()));
+        }
+    }
+}
+
+/// Does what a request to mount a snapshot says in `name`, `mountpoint` and `options`, for the process `peer`. An error is the end of a
+/// sentence.
+pub fn mount(
+    answerer: &Arc<Answerer>,
+    fs: &Arc<FileSystem>,
+    request: &Value,
+    peer: i32,
+) -> Result<Value, String> {
+    let text = |field: &str| request[field].as_str().ok_or_else(|| format!("the request lacks '{field}'"));
+    let (name, mountpoint) = (text("name")?, PathBuf::from(text("mountpoint")?));
+    let mut settings = MountSettings::default();
+    settings.add(text("options")?, false).map_err(|error| error.to_string())?;
+    if !is_in_our_namespace(peer) {
+        return Err(format!(
+            "its daemon, process {}, is in another mount namespace; enter that first, with `nsenter -t {0} -m`, \
+             or copy from .snapshots of the mounted volume",
+            std::process::id()
+        ));
+    }
+    let mounts = &answerer.mounts;
+    {
+        let mut state = mounts.lock();
+        if state.closing {
+            return Err("the volume is being closed".to_owned());
+        }
+        state.running += 1;
+    }
+    let started = start(answerer, fs, name, mountpoint, &settings);
+    if started.is_err() {
+        mounts.end(None, None);
+    }
+    started.map(|()| Value::Null)
+}
+
+fn start(
+    answerer: &Arc<Answerer>,
+    fs: &Arc<FileSystem>,
+    name: &str,
+    mountpoint: PathBuf,
+    settings: &MountSettings,
+) -> Result<(), String> {
+    let files = open(fs, name)?;
+    let log = answerer.log.clone();
+    let options = mount_options(mount_source(&answerer.volume, name), settings, log.clone(), true);
+    let session =
+        Session::mount(Arc::new(files), &mountpoint, &options).map_err(|error| error.to_string())?;
+    let unmounter = session.unmounter();
+    let control = start_control(answerer, &session, Some(name), settings);
+    let answerer = answerer.clone();
+    let spawned = std::thread::Builder::new().name("pando-snapshot".into());
+    answerer.mounts.lock().unmounters.push(unmounter.clone());
+    let run = {
+        let (answerer, unmounter) = (answerer.clone(), unmounter.clone());
+        move || {
+            serve(session, control.as_ref(), &log);
+            answerer.mounts.end(Some(&unmounter), control);
+        }
+    };
+    let spawned = spawned.spawn(run).map(drop);
+    spawned.map_err(|error| {
+        // The session that was given to the thread has unmounted itself.
+        answerer.mounts.lock().unmounters.retain(|other| other.device() != unmounter.device());
+        format!("no thread can be started: {}", io_text(&error))
+    })
+}
+
+/// The files of a snapshot; an error is the end of a sentence.
+pub fn open(fs: &Arc<FileSystem>, name: &str) -> Result<SnapshotFiles, String> {
+    waiting(&**fs, |_| SnapshotFiles::open(fs, name.as_bytes())).map_err(|error| match error {
+        Error::NotFound => format!("there is no snapshot {}", shown(name.as_bytes())),
+        Error::NotSupported => format!(
+            "{} is writable, and a mount of its own would not see what is changed in .snapshots",
+            shown(name.as_bytes())
+        ),
+        error => error.to_string(),
+    })
+}
+
+fn serve(session: Session, control: Option<&ControlServer>, log: &Log) {
+    if let Err(error) = session.run() {
+        log.error(&format!("the connection to the kernel of a snapshot's mount broke: {}", io_text(&error)));
+    }
+    if let Some(control) = control {
+        control.hide();
+    }
+}
+
+fn is_in_our_namespace(process: i32) -> bool {
+    let of = |process: &str| {
+        std::fs::metadata(format!("/proc/{process}/ns/mnt")).map(|data| (data.dev(), data.ino()))
+    };
+    matches!((of(&process.to_string()), of("self")), (Ok(theirs), Ok(ours)) if theirs == ours)
+}
