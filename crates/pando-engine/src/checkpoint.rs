@@ -18,6 +18,7 @@ use crate::Result;
 use crate::betree::node::NodeRef;
 use crate::cache::write_back::Cause;
 use crate::space::block_table::Version;
+use crate::space::free_map::Run;
 use crate::volume::Volume;
 
 /// What a cut fixes.
@@ -71,12 +72,15 @@ impl Volume {
         self.write_superblock(&superblock)?;
         *self.superblock.lock() = superblock;
         self.log.reclaim(cut.log);
-        self.table.release(cut.version, |run| {
-            if self.options.discard && self.device.discard(run.offset, run.length).is_ok() {
-                self.stats.discarded_bytes.fetch_add(run.length, Ordering::Relaxed);
-            }
-        });
+        self.release_version(cut.version);
         Ok(())
+    }
+
+    /// Tells the device that nothing needs these bytes.
+    pub(crate) fn discard(&self, run: Run) {
+        if self.options.discard && self.device.discard(run.offset, run.length).is_ok() {
+            self.stats.discarded_bytes.fetch_add(run.length, Ordering::Relaxed);
+        }
     }
 
     /// The instant of the checkpoint (CP-3).

@@ -19,6 +19,7 @@ pub mod recovery;
 pub mod scan;
 pub(crate) mod space;
 pub mod stats;
+pub mod usage;
 mod volume;
 
 pub use batch::{Batch, copy_for_device, join};
@@ -29,3 +30,4 @@ pub use options::{Background, Compression, FormatOptions, Options};
 pub use pando_format::{Bound, Change, FieldUpdate, KeyRange, Lsn, Operation, Side, Tree};
 pub use recovery::read_superblock;
 pub use scan::{Direction, Scan, ScanLimit};
+pub use usage::{OwnerUsage, Usage};

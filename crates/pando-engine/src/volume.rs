@@ -29,6 +29,7 @@ use crate::options::Options;
 use crate::space::allocator::Allocator;
 use crate::space::block_table::BlockTable;
 use crate::stats::Counters;
+use crate::usage::Pins;
 use crate::{Error, Result};
 
 /// The sizes that shape the trees, in bytes and numbers.
@@ -69,6 +70,8 @@ pub(crate) struct Volume {
     pub(crate) damaged: Mutex<HashSet<NodeId>>,
     /// Nodes that nothing names any more, to be taken apart.
     pub(crate) doomed: Mutex<Vec<NodeId>>,
+    /// Who reads the last checkpoint, or one before it.
+    pub(crate) pins: Mutex<Pins>,
     pub(crate) stats: Counters,
     pub(crate) signals: Signals,
     failure: Mutex<Option<String>>,
@@ -121,6 +124,7 @@ impl Volume {
             dead_bytes: AtomicU64::new(dead_before),
             damaged: Mutex::default(),
             doomed: Mutex::default(),
+            pins: Mutex::default(),
             stats: Counters::default(),
             signals: Signals::new(options.background),
             failure: Mutex::default(),

@@ -32,6 +32,7 @@ mod space;
 mod store;
 mod table;
 mod unlink;
+pub mod usage;
 mod view;
 mod xattr;
 
@@ -43,3 +44,4 @@ pub use pando_engine::{FormatOptions, Options, copy_for_device, join};
 pub use rollback::Vanished;
 pub use snapshot::{HeldSnapshot, Snapshot};
 pub use snapshot_files::SnapshotFiles;
+pub use usage::Usage;

@@ -57,6 +57,7 @@ impl FileSystem {
             batch.delete_range(Tree::Data, KeyRange::prefix(came));
         }
         batch.put(Tree::Metadata, key::ROOT, record.encode());
+        batch.note_freed(self.freed_by_a_tree());
         self.store.apply(batch)?;
 
         self.settle_evicted(&mut states, evicted);

@@ -182,6 +182,7 @@ impl FileSystem {
             batch.delete_range(tree, KeyRange::prefix(prefix.clone()));
         }
         batch.delete(Tree::Metadata, key::snapshot_name_key(name));
+        batch.note_freed(self.freed_by_a_tree());
         self.store.apply(batch)?;
         self.settle_evicted(&mut states, evicted);
         if let Some(view) = self.views.lock().remove(&snapshot.number).and_then(|view| view.upgrade()) {
@@ -190,6 +191,12 @@ impl FileSystem {
         // No path in it that is remembered leads anywhere.
         *epoch += 1;
         Ok(())
+    }
+
+    /// What to say that a whole tree frees which goes. Nobody knows how much of it is shared: so much that the next checkpoint brings back
+    /// whatever it is.
+    pub(crate) fn freed_by_a_tree(&self) -> u64 {
+        self.store.engine().space().capacity / 8
     }
 
     /// Keeps a snapshot from being deleted for as long as the result lives; gives its root directory, with one reference.

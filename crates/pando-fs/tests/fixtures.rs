@@ -56,5 +56,8 @@ fn snapshots() {
         writable: false,
     };
     let bytes = exact("snapshot/entry.bin", &snapshot.encode());
+    assert_eq!(Snapshot::decode(b"today", &bytes), Some(snapshot.clone()));
+    let snapshot = Snapshot { writable: true, ..snapshot };
+    let bytes = exact("snapshot/writable.bin", &snapshot.encode());
     assert_eq!(Snapshot::decode(b"today", &bytes), Some(snapshot));
 }

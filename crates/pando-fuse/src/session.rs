@@ -255,6 +255,12 @@ impl Unmounter {
         &self.device
     }
 
+    /// True if it is still mounted there, as far as this process sees.
+    pub fn is_mounted(&self) -> bool {
+        let entry = mount_point::mounted_at(&self.mountpoint);
+        entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.device == self.device))
+    }
+
     /// Unmounts it if it is still there; nothing else that has taken its place is touched. `lazy` lets its users
     /// finish; without it a mount in use is [`MountError::Busy`].
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {

@@ -5,6 +5,7 @@
 //!
 //! * `info`: what is mounted where, by which process.
 //! * `stats`: the counters of the engine.
+//! * `usage`: who uses the space, as of the last checkpoint, or with `fresh` of one that is written for it.
 //! * `sync`: makes everything done so far durable.
 //! * `checkpoint`: writes a checkpoint.
 //! * `snapshot`: with `action`, `create`, `list`, `delete` or `rollback`, and `name`; to create, `writable` too.

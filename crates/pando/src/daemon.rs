@@ -25,7 +25,7 @@ use self::snapshot_mounts::SnapshotMounts;
 use crate::control;
 use crate::failure::{Failure, Result, errno_text, io_text};
 use crate::mount_options::MountSettings;
-use crate::{mounts, snapshots};
+use crate::{mounts, snapshots, usage};
 
 /// What a background daemon writes on its standard output when the mount is usable.
 pub const READY: &[u8] = b"ready\n";
@@ -58,6 +58,7 @@ pub fn serve(service: Service) -> Result<()> {
         volume: service.volume.clone(),
         fs: Arc::downgrade(&fs),
         kernel: session.notifier(),
+        live: unmounter.clone(),
         mounts: SnapshotMounts::default(),
         log: log.clone(),
     });
@@ -163,6 +164,8 @@ struct Answerer {
     fs: Weak<FileSystem>,
     /// Of the mount of the volume.
     kernel: Notifier,
+    /// The same.
+    live: Unmounter,
     mounts: SnapshotMounts,
     log: Arc<Log>,
 }
@@ -225,6 +228,10 @@ fn answer(
             let counters = fs.engine().stats().named().into_iter();
             Ok(counters.map(|(name, number)| (name.to_owned(), Value::from(number))).collect())
         })),
+        "usage" => {
+            let fresh = request["fresh"].as_bool().unwrap_or_default();
+            Some(with_fs(&|fs| usage::answer(fs, fresh)))
+        }
         "sync" => Some(with_fs(&|fs| done(fs.sync()))),
         "checkpoint" => Some(with_fs(&|fs| done(fs.engine().checkpoint().map_err(Into::into)))),
         _ => None,

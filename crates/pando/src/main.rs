@@ -25,6 +25,7 @@ mod raw;
 mod size;
 mod snapshots;
 mod time;
+mod usage;
 mod volume;
 
 use std::ffi::OsStr;

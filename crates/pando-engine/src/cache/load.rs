@@ -134,7 +134,7 @@ impl Volume {
     }
 
     /// A node in memory with all its parts on the device.
-    fn node_of(&self, header: NodeHeader, place: BlockEntry) -> Node {
+    pub(crate) fn node_of(&self, header: NodeHeader, place: BlockEntry) -> Node {
         let body = match header.body {
             NodeBody::Leaf { first_keys } => {
                 let slots = first_keys.into_iter().zip(header.parts).map(|(first_key, entry)| BasementSlot {

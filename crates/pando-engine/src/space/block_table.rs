@@ -55,7 +55,7 @@ pub(crate) struct Version {
 
 /// All table pages, by number.
 #[derive(Clone, Default)]
-pub(super) struct Pages(pub Vec<Arc<TablePage>>);
+pub(crate) struct Pages(pub(super) Vec<Arc<TablePage>>);
 
 impl BlockTable {
     /// The table of a new volume.
@@ -95,6 +95,11 @@ impl BlockTable {
     /// All nodes, by id.
     pub fn entries(&self) -> Vec<(NodeId, BlockEntry)> {
         self.live.read().pages.entries().map(|(id, entry)| (id, entry.clone())).collect()
+    }
+
+    /// The table of the last checkpoint.
+    pub fn stored(&self) -> Pages {
+        self.stored.lock().pages.clone()
     }
 
     /// All nodes that wait for reclamation, and their heights.
@@ -267,14 +272,21 @@ impl Version {
 }
 
 impl Pages {
-    fn entries(&self) -> impl Iterator<Item = (NodeId, &BlockEntry)> {
+    /// A number above all ids.
+    pub fn end(&self) -> u64 {
+        self.0.len() as u64 * ENTRIES_PER_PAGE as u64
+    }
+
+    /// All nodes, by id.
+    pub fn entries(&self) -> impl Iterator<Item = (NodeId, &BlockEntry)> {
         self.0.iter().flat_map(|page| {
             let entries = page.entries.iter().enumerate();
             entries.filter_map(|(i, entry)| entry.as_ref().map(|entry| (page.node(i), entry)))
         })
     }
 
-    fn get(&self, id: NodeId) -> Option<&BlockEntry> {
+    /// Where a node lies.
+    pub fn get(&self, id: NodeId) -> Option<&BlockEntry> {
         self.0.get(page_number(id))?.entries[slot_number(id)].as_ref()
     }
 

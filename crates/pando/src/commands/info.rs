@@ -11,12 +11,12 @@ use serde_json::{Map, Value, json};
 use crate::commands::format::uuid;
 use crate::control;
 use crate::failure::{Failure, Result, Status};
-use crate::mounts;
 use crate::output::{Output, put_name, shown};
 use crate::raw::RawVolume;
 use crate::size::human;
 use crate::time::{DateTime, from_epoch};
 use crate::volume::{Purpose, Volume, name};
+use crate::{mounts, usage};
 
 const ABOUT: &str = "\
 Shows what a volume is: its size and how full it is, its label and id, its geometry and its state. It may be \
@@ -47,18 +47,23 @@ pub fn run(args: &InfoArgs) -> Result<Status> {
         None => (args.path.clone(), mounts::of_volume(&args.path)),
     };
     let superblock = RawVolume::open(&volume)?.newest_superblock(&volume)?;
-    let space = match &mount {
-        Some(mount) => space_of_mount(mount)?,
+    let (space, usage) = match &mount {
+        Some(mount) => (space_of_mount(mount)?, control::request(&mount.device, "usage").ok()),
         None => space_of_volume(&volume)?,
     };
     let transport = mount.as_ref().and_then(transport_of);
     let mut output = Output::new();
     if args.json {
-        output.json(&to_json(&volume, mount.as_ref(), transport, &superblock, space))?;
+        let mut object = to_json(&volume, mount.as_ref(), transport, &superblock, space);
+        object["usage"] = usage.unwrap_or_default();
+        output.json(&object)?;
     } else {
         print(&mut output, &volume, mount.as_ref(), &superblock, space)?;
         if let Some(transport) = transport {
             output.line(format!("{:>11}: {transport}", "Transport"))?;
+        }
+        for (of, bytes) in usage.iter().flat_map(usage::lines) {
+            output.line(format!("{of:>11}: {bytes}"))?;
         }
     }
     output.finish()?;
@@ -95,13 +100,17 @@ fn space_of_mount(mount: &MountEntry) -> Result<Space> {
     Ok(Space { capacity: bytes(stat.f_blocks), free: bytes(stat.f_bfree), available: bytes(stat.f_bavail) })
 }
 
-fn space_of_volume(path: &Path) -> Result<Space> {
+/// How full it is and, if it can be counted, by what.
+fn space_of_volume(path: &Path) -> Result<(Space, Option<Value>)> {
     let volume = Volume::open(path, Purpose::Read)?;
     let statistics = volume.files.statistics();
+    let usage = usage::answer(volume.file_system(), false).ok();
     volume.close()?;
     let statistics = statistics
         .map_err(|error| Failure::new(format!("cannot tell how full {} is: {error}", name(path))))?;
-    Ok(Space { capacity: statistics.capacity, free: statistics.free, available: statistics.available })
+    let space =
+        Space { capacity: statistics.capacity, free: statistics.free, available: statistics.available };
+    Ok((space, usage))
 }
 
 fn time(nanoseconds: u64) -> String {

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use crate::control;
 use crate::failure::{Failure, Result, Status, io_text};
 use crate::output::{Output, shown};
-use crate::snapshots;
+use crate::size::human;
 use crate::time::{DateTime, from_epoch};
 use crate::volume::{Purpose, Volume, name};
+use crate::{snapshots, usage};
 
 const ABOUT: &str = "\
 Keeps a whole volume as it is at one moment, at once and whatever its size. A snapshot is read-only unless it is made writable; it \
@@ -57,13 +58,19 @@ enum Action {
         #[arg(long)]
         writable: bool,
     },
-    /// List the snapshots, in the order in which they were taken.
+    /// List the snapshots, in the order in which they were taken, and the space they use.
+    ///
+    /// Columns: when it was taken; whether it is read-only or writable; bytes on the device that it leads to; those that nothing else leads to, which come
+    /// back, about, when it is deleted; its name. What several snapshots share comes back when the last of them is deleted.
     List {
         /// The directory that the volume is mounted on, or its image file or block device.
         #[arg(value_name = "MOUNTPOINT|VOLUME")]
         place: PathBuf,
-        /// Print a JSON array.
+        /// Print the names alone, at once; without it, the space that each uses is counted.
         #[arg(long)]
+        names: bool,
+        /// Print a JSON array.
+        #[arg(long, conflicts_with = "names")]
         json: bool,
     },
     /// Delete a snapshot; the space that nothing else uses comes back in the background.
@@ -87,7 +94,8 @@ pub fn run(args: &SnapshotArgs) -> Result<Status> {
         }
         Action::Delete(Named { place, name }) => act(place, "delete", name)?,
         Action::Rollback(Named { place, name }) => act(place, "rollback", name)?,
-        Action::List { place, json } => list(place, *json)?,
+        Action::List { place, names: true, .. } => list_names(place)?,
+        Action::List { place, json, .. } => list(place, *json)?,
     }
     Ok(Status::Success)
 }
@@ -124,7 +132,11 @@ fn request(place: &Path, request: &Value, purpose: Purpose) -> Result<Value> {
         }
         None => {
             let volume = Volume::open(place, purpose)?;
-            let outcome = snapshots::answer(volume.file_system(), request, None).map_err(failed);
+            let outcome = match request["request"].as_str() {
+                Some("usage") => usage::answer(volume.file_system(), false),
+                _ => snapshots::answer(volume.file_system(), request, None),
+            };
+            let outcome = outcome.map_err(failed);
             volume.close().and(outcome)
         }
     }
@@ -135,9 +147,22 @@ fn act(place: &Path, action: &str, name: &str) -> Result<()> {
     request(place, &asked, Purpose::Change).map(drop)
 }
 
-fn list(place: &Path, as_json: bool) -> Result<()> {
+fn list_names(place: &Path) -> Result<()> {
     let asked = json!({ "request": "snapshot", "action": "list" });
     let answer = request(place, &asked, Purpose::Read)?;
+    let mut output = Output::new();
+    for snapshot in answer.as_array().into_iter().flatten() {
+        output.name(snapshot["name"].as_str().unwrap_or_default().as_bytes())?;
+        output.line("")?;
+    }
+    output.finish()
+}
+
+fn list(place: &Path, as_json: bool) -> Result<()> {
+    let asked = json!({ "request": "usage", "fresh": true });
+    let answer = request(place, &asked, Purpose::Read)?;
+    let answer = &answer["snapshots"];
+    let bytes = |value: &Value| human(value.as_u64().unwrap_or_default());
     let mut output = Output::new();
     if as_json {
         output.json(&answer)?;
@@ -147,7 +172,9 @@ fn list(place: &Path, as_json: bool) -> Result<()> {
             let taken: SystemTime = from_epoch(seconds, 0);
             let name = shown(snapshot["name"].as_str().unwrap_or_default().as_bytes());
             let access = if snapshot["writable"] == true { "rw" } else { "ro" };
-            output.line(format!("{}  {access}  {name}", DateTime::from(taken).to_minute()))?;
+            let (referenced, exclusive) = (bytes(&snapshot["referenced"]), bytes(&snapshot["exclusive"]));
+            let taken = DateTime::from(taken).to_minute();
+            output.line(format!("{taken}  {access}  {referenced:>8}  {exclusive:>8}  {name}"))?;
         }
     }
     output.finish()

@@ -10,6 +10,7 @@ use crate::control;
 use crate::failure::{Failure, Result, Status, io_text};
 use crate::output::Output;
 use crate::size::human;
+use crate::usage;
 
 /// Counters of bytes written to the device, by cause.
 const WRITTEN: [&str; 5] =
@@ -17,7 +18,8 @@ const WRITTEN: [&str; 5] =
 
 const ABOUT: &str = "\
 Shows what a mounted volume has done since it was mounted: operations, bytes that came in, bytes written to the \
-device by cause, what was found in memory, flushes, the log, and checkpoints.";
+device by cause, what was found in memory, flushes, the log, and checkpoints. Then the space that the live tree and each snapshot use as \
+of the last checkpoint: bytes that they lead to, and those of them that nothing else leads to.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,11 +48,19 @@ pub fn run(args: &StatsArgs) -> Result<Status> {
         return Err(failed("its daemon gave an answer that is no list of counters".to_owned()));
     };
     add_ratios(&mut counters);
+    // Where it cannot be counted the counters are told all the same.
+    if let Ok(usage) = control::request(&entry.device, "usage") {
+        counters.insert("space".to_owned(), usage);
+    }
     let mut output = Output::new();
     if args.json {
         output.json(&counters)?;
     } else {
+        let usage = counters.remove("space");
         print(&mut output, &counters)?;
+        for (of, bytes) in usage.iter().flat_map(usage::lines) {
+            output.line(format!("{of}: {bytes}"))?;
+        }
     }
     output.finish()?;
     Ok(Status::Success)

@@ -67,13 +67,14 @@ impl SnapshotMounts {
         std::mem::take(&mut state.ended)
     }
 
-    fn end(&self, unmounter: Option<&Unmounter>, control: Option<ControlServer>) {
+    /// One has ended, or was never mounted. `closing` if the mount of the volume is gone.
+    fn end(&self, unmounter: Option<&Unmounter>, control: Option<ControlServer>, closing: bool) {
         let mut state = self.lock();
         state.running -= 1;
         if let Some(unmounter) = unmounter {
             state.unmounters.retain(|other| other.device() != unmounter.device());
         }
-        let tell = if state.closing {
+        let tell = if closing || state.closing {
             state.ended.extend(control);
             None
         } else {
@@ -116,7 +117,7 @@ pub fn mount(
     }
     let started = start(answerer, fs, name, mountpoint, &settings);
     if started.is_err() {
-        mounts.end(None, None);
+        mounts.end(None, None, false);
     }
     started.map(|()| Value::Null)
 }
@@ -142,7 +143,9 @@ fn start(
         let (answerer, unmounter) = (answerer.clone(), unmounter.clone());
         move || {
             serve(session, control.as_ref(), &log);
-            answerer.mounts.end(Some(&unmounter), control);
+            // The thread of the mount of the volume may not have got as far as to say so.
+            let closing = !answerer.live.is_mounted();
+            answerer.mounts.end(Some(&unmounter), control, closing);
         }
     };
     let spawned = spawned.spawn(run).map(drop);

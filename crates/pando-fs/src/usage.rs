@@ -1,0 +1,61 @@
+//! Who uses the space: the live tree and each snapshot, alone or together.
+
+use pando_engine::{Bound, KeyRange, OwnerUsage};
+
+use crate::operations::waiting;
+use crate::schema::key;
+use crate::{FileSystem, Result, Snapshot};
+
+/// How often a count begins anew because snapshots came or went meanwhile.
+const TRIES: usize = 5;
+
+/// Bytes on the device that nodes take. `live.exclusive`, those of all snapshots, `shared` and `unowned` come to `used`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usage {
+    /// Of the live tree, with what belongs to no tree: orphans, the table of snapshots.
+    pub live: OwnerUsage,
+    /// Of each snapshot, in the order in which they were taken. What is exclusive comes back, about, when it is deleted.
+    pub snapshots: Vec<(Snapshot, OwnerUsage)>,
+    /// What several of them have in common, counted once.
+    pub shared: u64,
+    /// What waits to be reclaimed.
+    pub unowned: u64,
+    /// All of it.
+    pub used: u64,
+}
+
+impl FileSystem {
+    /// Counts who uses the space, as of the last checkpoint, or of a `fresh` one where the volume is not only read. What is newer
+    /// seems to use nothing. Waits for the device, while changes go on.
+    pub fn usage(&self, fresh: bool) -> Result<Usage> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let snapshots = waiting(self, Self::snapshots)?;
+            if fresh && self.check_writable().is_ok() {
+                self.engine().checkpoint()?;
+            }
+            let prefixes = snapshots.iter().map(|snapshot| key::snapshot_prefix(snapshot.number.0));
+            let mut owners = vec![outside_snapshots()];
+            owners.extend(prefixes.map(|prefix| vec![KeyRange::prefix(prefix)]));
+            let counted = self.engine().usage(&owners).map_err(crate::Error::Engine)?;
+            // Of one that was taken meanwhile a part would seem to be nobody's.
+            if tries == TRIES || waiting(self, Self::snapshots)? == snapshots {
+                let mut owners = counted.owners.into_iter();
+                let live = owners.next().unwrap_or_default();
+                let pando_engine::Usage { shared, unowned, used, .. } = counted;
+                let snapshots = snapshots.into_iter().zip(owners).collect();
+                return Ok(Usage { live, snapshots, shared, unowned, used });
+            }
+        }
+    }
+}
+
+/// The keys of all that lies in no snapshot.
+fn outside_snapshots() -> Vec<KeyRange> {
+    let tag = vec![key::SNAPSHOT_TAG];
+    vec![
+        KeyRange::new(Bound::least(), Bound::before(tag.clone())),
+        KeyRange::new(Bound::after(tag), Bound::greatest()),
+    ]
+}

@@ -1,0 +1,53 @@
+//! Space that the live tree and snapshots use, as the daemon tells it and as people read it.
+
+use pando_fs::{FileSystem, Usage};
+use serde_json::{Map, Value, json};
+
+use crate::output::{put_name, shown};
+use crate::size::human;
+use crate::time::since_epoch;
+
+/// Counts, as of the last checkpoint or of a `fresh` one. An error is the end of a sentence. Waits for the device.
+pub fn answer(fs: &FileSystem, fresh: bool) -> Result<Value, String> {
+    fs.usage(fresh).map(|usage| to_json(&usage)).map_err(|error| error.to_string())
+}
+
+fn to_json(usage: &Usage) -> Value {
+    let Usage { live, snapshots, shared, unowned, used } = usage;
+    let of_snapshots = snapshots.iter().map(|(snapshot, owner)| {
+        let mut line = Map::new();
+        put_name(&mut line, "name", &snapshot.name);
+        line.insert("taken".to_owned(), json!(since_epoch(snapshot.taken).0));
+        line.insert("writable".to_owned(), json!(snapshot.writable));
+        line.insert("referenced".to_owned(), json!(owner.referenced));
+        line.insert("exclusive".to_owned(), json!(owner.exclusive));
+        Value::from(line)
+    });
+    json!({
+        "live": { "referenced": live.referenced, "exclusive": live.exclusive },
+        "snapshots": of_snapshots.collect::<Vec<_>>(),
+        "shared": shared,
+        "reclaimable": unowned,
+        "used": used,
+    })
+}
+
+/// What people are told: of the volume, and of each snapshot.
+pub fn lines(usage: &Value) -> Vec<(&'static str, String)> {
+    let bytes = |value: &Value| human(value.as_u64().unwrap_or_default());
+    let both = |owner: &Value| {
+        format!("{} referenced, {} exclusive", bytes(&owner["referenced"]), bytes(&owner["exclusive"]))
+    };
+    let all = format!(
+        "{}, of which {} is shared and {} to be reclaimed",
+        bytes(&usage["used"]),
+        bytes(&usage["shared"]),
+        bytes(&usage["reclaimable"])
+    );
+    let snapshots = usage["snapshots"].as_array().into_iter().flatten();
+    let snapshots = snapshots.map(|snapshot| {
+        let name = shown(snapshot["name"].as_str().unwrap_or_default().as_bytes());
+        ("Snapshot", format!("{name}: {}", both(snapshot)))
+    });
+    [("In nodes", all), ("Live tree", both(&usage["live"]))].into_iter().chain(snapshots).collect()
+}
