@@ -12,6 +12,7 @@ leave() {
     done
 }
 trap leave EXIT
+trap 'exit 1' TERM INT
 # refused PATTERN COMMAND...: it fails, and says why.
 refused() {
     local pattern="$1"; shift
@@ -57,8 +58,8 @@ for i in $(seq 20); do
 done
 # While others work in it: none of them may hang, and the tree is what it was.
 (
-    for i in $(seq 400); do
-        { mkdir -p busy/$((i % 7)) && echo $i > busy/$((i % 7))/file && mv busy/$((i % 7)) busy/x$i && ls -lR busy; } > /dev/null 2>&1 || true
+    for i in $(seq 100); do
+        { mkdir -p busy/$((i % 7)) && echo $i > busy/$((i % 7))/file && mv busy/$((i % 7)) busy/x$i && ls -l busy; } > /dev/null 2>&1 || true
     done
 ) &
 for i in $(seq 10); do snapshot rollback "$M" one; done
