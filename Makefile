@@ -11,7 +11,7 @@ BENCH_ARGS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: all build demo test test-full check fuzz bench install uninstall setup clean
+.PHONY: all build demo test test-full check fuzz bench bench-full install uninstall setup clean
 
 all: build
 
@@ -42,6 +42,12 @@ bench:
 	scripts/setup bench
 	$(CARGO) build --release --locked -p pando -p pando-bench
 	$(TARGET)/release/pando-bench $(BENCH_ARGS)
+
+# Every row, three rounds of it. It takes hours; broken off, it goes on where it was.
+bench-full:
+	scripts/setup bench
+	$(CARGO) build --release --locked -p pando -p pando-bench
+	$(TARGET)/release/pando-bench --full --rounds 3 --resume $(TARGET)/bench-full.journal $(BENCH_ARGS)
 
 setup:
 	scripts/setup test bench

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use crate::error::Error;
 
@@ -13,15 +13,27 @@ use crate::error::Error;
 pub fn run_text(text: &str, places: &[(&str, &Path)]) -> Result<String, Error> {
     let mut output = String::new();
     for command in text.split("&&") {
-        let meant = |part: &str| match places.iter().find(|(name, _)| *name == part) {
-            Some((_, path)) => path.display().to_string(),
-            None => part.to_owned(),
-        };
-        let word = |word: &str| word.split('/').map(meant).collect::<Vec<_>>().join("/");
-        let words: Vec<String> = command.split_whitespace().map(word).collect();
-        output.push_str(&run(&words)?);
+        output.push_str(&run(&substituted(command, places))?);
     }
     Ok(output)
+}
+
+/// Starts a command given as text and does not wait for its end. A signal to the group of this process does not reach it.
+pub fn start_text(text: &str, places: &[(&str, &Path)]) -> Result<(), Error> {
+    let words = substituted(text, places);
+    let mut command = command(&words).ok_or_else(|| Error::Usage("a command has no program".to_owned()))?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let started = command.spawn();
+    started.map_err(|error| Error::Program(format!("'{text}' cannot be started: {error}"))).map(drop)
+}
+
+fn substituted(command: &str, places: &[(&str, &Path)]) -> Vec<String> {
+    let meant = |part: &str| match places.iter().find(|(name, _)| *name == part) {
+        Some((_, path)) => path.display().to_string(),
+        None => part.to_owned(),
+    };
+    let word = |word: &str| word.split('/').map(meant).collect::<Vec<_>>().join("/");
+    command.split_whitespace().map(word).collect()
 }
 
 /// Runs a program with its arguments; what it wrote to standard output.
@@ -70,10 +82,11 @@ fn command<S: AsRef<OsStr>>(words: &[S]) -> Option<Command> {
     Some(command)
 }
 
-/// The program of this name that was built together with this one.
+/// The program or example of this name that was built together with this one.
 fn beside(program: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
-    Some(own.parent()?.join(program)).filter(|path| !program.contains('/') && path.is_file())
+    let place = own.parent().filter(|_| !program.contains('/'))?;
+    [place.join(program), place.join("examples").join(program)].into_iter().find(|path| path.is_file())
 }
 
 #[cfg(test)]

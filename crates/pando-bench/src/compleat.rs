@@ -4,6 +4,7 @@ mod random;
 mod sequential;
 pub mod small_files;
 pub mod source_tree;
+mod toku;
 
 use crate::row::{Needs, Row, rate};
 
@@ -66,6 +67,28 @@ pub const SMALL_FILES: &[Row] = &[Row {
     prepare: small_files::remove,
     measure: small_files::create,
 }];
+
+/// TokuBench.
+pub const TOKU: &[Row] = &[
+    Row {
+        name: "tokubench",
+        what: "files of 200 bytes in a balanced tree of fan-out 128 by 4 threads, synced",
+        short: false,
+        needs: Needs::Nothing,
+        lines: &[rate("tokubench", "files/s")],
+        prepare: toku::remove,
+        measure: toku::create,
+    },
+    Row {
+        name: "tokubench-rm",
+        what: "rm -rf of them, cold, synced",
+        short: false,
+        needs: Needs::Nothing,
+        lines: &[rate("tokubench-rm", "files/s")],
+        prepare: toku::ensure,
+        measure: toku::delete,
+    },
+];
 
 /// The Linux source.
 pub const SOURCE_TREE: &[Row] = &[

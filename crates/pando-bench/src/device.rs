@@ -15,6 +15,9 @@ use crate::options::Options;
 /// Name of the file behind the loop device, in the bench's directory.
 pub const IMAGE: &str = "device.img";
 
+/// Name of the file behind a second one, for copies.
+pub const SECOND_IMAGE: &str = "fresh.img";
+
 /// A block device. If it is a loop device of our own it is detached when it is closed for the last time, however this
 /// program ends.
 pub struct Device {
@@ -29,7 +32,7 @@ impl Device {
     pub fn attach(options: &Options) -> Result<Device, Error> {
         match &options.device {
             Some(path) => Device::given(path),
-            None => Device::over_a_file(&options.directory, options.device_size),
+            None => Device::over_a_file(&options.directory, IMAGE, options.device_size),
         }
     }
 
@@ -42,9 +45,10 @@ impl Device {
         Ok(Device { path: path.to_owned(), image: None, _open: open })
     }
 
-    fn over_a_file(directory: &Path, size_bytes: u64) -> Result<Device, Error> {
+    /// A new loop device over a new file of this name.
+    pub fn over_a_file(directory: &Path, name: &str, size_bytes: u64) -> Result<Device, Error> {
         at("cannot create", directory, fs::create_dir_all(directory))?;
-        let image = directory.join(IMAGE);
+        let image = directory.join(name);
         // A file that an earlier run left may still be attached.
         if image.exists() {
             at("cannot remove", &image, fs::remove_file(&image))?;

@@ -33,6 +33,8 @@ pub struct FileSystem {
     pub version: String,
     /// How it is compared.
     pub role: Role,
+    /// What is in it is lost with its mount: cold means that the kernel's caches are dropped, no more.
+    pub volatile: bool,
     /// Runs only rows with this in their names; every row if empty.
     pub only: String,
 }
@@ -128,8 +130,18 @@ fn known() -> Vec<FileSystem> {
         only: "clone-rounds".to_owned(),
         ..btrfs.clone()
     };
+    // What the transport costs with nothing behind it: an example program of pando-fuse, which serves until it is unmounted.
+    let floor = FileSystem {
+        name: "floor".to_owned(),
+        mount: "floor MOUNTPOINT &".to_owned(),
+        umount: PEER_UMOUNT.to_owned(),
+        role: Role::Reference,
+        volatile: true,
+        ..FileSystem::default()
+    };
     vec![
         pandofs,
+        floor,
         FileSystem::peer("ext4", ext4, "mkfs.ext4 -V"),
         FileSystem {
             clone: PEER_CLONE.to_owned(),
@@ -155,18 +167,45 @@ fn known() -> Vec<FileSystem> {
     ]
 }
 
+/// NAME=OPTIONS: ours, mounted with these options.
+fn variant(ours: &FileSystem, text: &str) -> Result<FileSystem, Error> {
+    match text.split_once('=') {
+        Some((name, mount_options)) if !name.is_empty() && !mount_options.is_empty() => Ok(FileSystem {
+            name: name.to_owned(),
+            mount: format!("pando mount -o {mount_options} DEVICE MOUNTPOINT"),
+            role: Role::Reference,
+            ..ours.clone()
+        }),
+        _ => Err(Error::Usage(format!("'{text}' is not NAME=OPTIONS"))),
+    }
+}
+
 /// Peers that run without being asked for.
 const USUAL: [&str; 4] = ["ext4", "xfs", "btrfs", "btrfs-subvolume"];
+
+/// Known and given ones.
+pub fn all(options: &Options) -> Result<Vec<FileSystem>, Error> {
+    if options.on.is_some() {
+        return Ok(vec![FileSystem::directory()]);
+    }
+    let mut all = known();
+    for text in &options.given {
+        all.push(FileSystem::parse(text)?);
+    }
+    for text in &options.variants {
+        all.push(variant(&all[0], text)?);
+    }
+    Ok(all)
+}
 
 /// Those that were asked for; without a wish all usual ones of which this machine has the program and the kernel the
 /// driver. Ours come first.
 pub fn available(options: &Options) -> Result<Vec<FileSystem>, Error> {
+    let all = all(options)?;
     if options.on.is_some() {
-        return Ok(vec![FileSystem::directory()]);
+        return Ok(all);
     }
-    let known = known();
-    let given = options.given.iter().map(|text| FileSystem::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    let all: Vec<&FileSystem> = known.iter().chain(&given).collect();
+    let known = known().len();
     let wished: Vec<&String> = options.file_systems.iter().chain(&options.peers).collect();
     if let Some(name) = wished.iter().find(|name| all.iter().all(|one| one.name != ***name)) {
         let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
@@ -175,13 +214,15 @@ pub fn available(options: &Options) -> Result<Vec<FileSystem>, Error> {
     let drivers = Path::new("/proc/filesystems");
     let drivers = at("cannot read", drivers, fs::read_to_string(drivers))?;
     let mut chosen = Vec::new();
-    for one in all {
+    for (index, one) in all.iter().enumerate() {
+        let given = index >= known;
         let asked_for = wished.iter().any(|name| **name == one.name);
-        let by_itself = one.role == Role::Ours || USUAL.contains(&one.name.as_str()) || given.contains(one);
+        let by_itself = one.role == Role::Ours || USUAL.contains(&one.name.as_str()) || given;
         let driver = one.name.split('-').next().unwrap_or_default();
         let here = || {
             one.role == Role::Ours
-                || given.contains(one)
+                || one.role == Role::Reference
+                || given
                 || drivers.split_whitespace().any(|name| name == driver)
                 || command::run(&["modprobe", "-q", driver]).is_ok()
         };
@@ -214,6 +255,9 @@ mod tests {
         for bad in ["mine", "mine=a;b", "=a;b;c", "mine=a;;c", "mine=a;b;c;d"] {
             assert!(FileSystem::parse(bad).is_err(), "{bad}");
         }
+        let variant = variant(&known()[0], "writeback=writeback,cache=1G").unwrap();
+        assert_eq!(variant.mount, "pando mount -o writeback,cache=1G DEVICE MOUNTPOINT");
+        assert_eq!((variant.name.as_str(), variant.role), ("writeback", Role::Reference));
     }
 
     #[test]

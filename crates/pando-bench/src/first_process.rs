@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::command;
+use crate::device;
 use crate::isolation::FIRST_PROCESS;
 
 /// The hidden first argument of the process that runs the rows.
@@ -31,8 +32,10 @@ pub fn run(directory: &Path) -> ExitCode {
     };
     unmount_all(directory);
     end_all();
-    // The run removes its image itself unless it was killed.
-    let _ = fs::remove_file(directory.join(crate::device::IMAGE));
+    // The run removes its images itself unless it was killed.
+    for image in [device::IMAGE, device::SECOND_IMAGE] {
+        let _ = fs::remove_file(directory.join(image));
+    }
     ExitCode::from(code)
 }
 

@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+mod aging;
+mod applications;
 mod command;
 mod compleat;
 mod device;
@@ -28,7 +30,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::error::Error;
+use crate::error::{Error, at};
 use crate::journal::Journal;
 use crate::options::Options;
 use crate::report::Results;
@@ -48,16 +50,23 @@ fn main() -> ExitCode {
         row::rows().for_each(|row| println!("{:22} {}", row.name, row.what));
         return ExitCode::SUCCESS;
     }
+    if let Some(stored) = &options.from {
+        return finish(report::json::load(stored).and_then(|results| present(&options, &results)));
+    }
     match stage {
         Some(isolation::FIRST_PROCESS) => first_process::run(&options.directory),
         None if options.on.is_none() => isolation::enter(),
-        _ => match run(&options) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("pando-bench: {error}");
-                ExitCode::FAILURE
-            }
-        },
+        _ => finish(run(&options)),
+    }
+}
+
+fn finish(outcome: Result<(), Error>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pando-bench: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -70,10 +79,19 @@ fn run(options: &Options) -> Result<(), Error> {
         None => Journal::default(),
     };
     schedule::run(options, &file_systems, &mut journal)?;
-    let results = Results::new(options, &file_systems, commit, journal.entries);
-    println!("{}", report::table::render(&results));
-    println!("{}", report::goals::render(&results));
+    let results = Results::new(options, &file_system::all(options)?, commit, journal.entries);
     let path = report::json::store(&results)?;
+    present(options, &results)?;
     println!("stored in {}", path.display());
+    Ok(())
+}
+
+/// Prints the table, and writes the report.
+fn present(options: &Options, results: &Results) -> Result<(), Error> {
+    println!("{}", report::table::render(results));
+    println!("{}", report::goals::render(results));
+    let page = options.html.clone().unwrap_or_else(|| options.directory.join("report.html"));
+    at("cannot write", &page, std::fs::write(&page, report::html::render(results)?))?;
+    println!("report in {}", page.display());
     Ok(())
 }

@@ -29,8 +29,11 @@ pub struct Options {
     /// One more file system, by its commands, in which DEVICE and MOUNTPOINT stand for the real ones.
     #[arg(long = "file-system", value_name = "NAME=FORMAT;MOUNT;UMOUNT")]
     pub given: Vec<String>,
+    /// One more column: PandoFS with these mount options, to see what they do.
+    #[arg(long = "variant", value_name = "NAME=OPTIONS")]
+    pub variants: Vec<String>,
     /// Run on this mounted directory alone, whatever file system it is on.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["file_systems", "peers", "given", "device"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["file_systems", "peers", "given", "variants", "device"])]
     pub on: Option<PathBuf>,
     /// Size of the large file.
     #[arg(long, default_value = "4G", value_parser = size)]
@@ -59,6 +62,12 @@ pub struct Options {
     /// Keep a journal in this file, and go on with the run that it tells of.
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
+    /// Where the report is written, a page for a browser [default: report.html in --directory].
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Run nothing: print and report the stored results in this file.
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
     /// List the rows.
     #[arg(long)]
     pub list: bool,

@@ -1,7 +1,9 @@
-//! Results of one run of the program, and their forms: a table for people, goals, JSON for comparing commits.
+//! Results of one run of the program, and their forms: a table and a page for people, goals, JSON for comparing commits.
 
 pub mod goals;
+pub mod html;
 pub mod json;
+mod plot;
 pub mod statistics;
 pub mod table;
 
@@ -134,6 +136,18 @@ impl Results {
             Better::More => one.1.total_cmp(&other.1),
             Better::Less => other.1.total_cmp(&one.1),
         })
+    }
+
+    /// How a column's median stands to the best of all that are compared, itself included: at most one.
+    pub fn share_of_best(&self, line: &Line, column: &str) -> Option<f64> {
+        let own = self.median(line.name, column)?;
+        let compared = self.columns.iter().filter(|column| column.role != Role::Reference);
+        let medians = compared.filter_map(|column| self.median(line.name, &column.name));
+        let share = match line.better {
+            Better::More => own / medians.reduce(f64::max)?,
+            Better::Less => medians.reduce(f64::min)? / own,
+        };
+        Some(share).filter(|share| share.is_finite())
     }
 
     /// How a column's median stands to the best peer's: above one is better, whether more or less is better.

@@ -34,6 +34,8 @@ pub enum Needs {
     Clone,
     /// A way to take a snapshot of the volume.
     Snapshot,
+    /// A device of its own.
+    Device,
 }
 
 /// One line of the table.
@@ -130,12 +132,20 @@ pub struct Group {
 pub const GROUPS: &[Group] = &[
     Group { name: "large file", rows: crate::compleat::LARGE_FILE },
     Group { name: "small files", rows: crate::compleat::SMALL_FILES },
+    Group { name: "TokuBench", rows: crate::compleat::TOKU },
     Group { name: "source tree", rows: crate::compleat::SOURCE_TREE },
+    Group { name: "rsync", rows: crate::applications::RSYNC },
+    Group { name: "git", rows: crate::applications::GIT },
+    Group { name: "databases", rows: crate::applications::DATABASES },
+    Group { name: "latency", rows: crate::applications::LATENCY },
     Group { name: "directories", rows: crate::namespace::DIRECTORIES },
     Group { name: "files by size", rows: crate::namespace::FILES_BY_SIZE },
     Group { name: "scan", rows: crate::namespace::SCAN },
     Group { name: "clone rounds", rows: crate::namespace::CLONE_ROUNDS },
     Group { name: "many files", rows: crate::namespace::MANY_FILES },
+    Group { name: "aging by git", rows: crate::aging::PULLS },
+    Group { name: "aging by mail", rows: crate::aging::MAIL },
+    Group { name: "aging within files", rows: crate::aging::INTRAFILE },
 ];
 
 /// Every row.

@@ -51,7 +51,7 @@ fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journa
                 let wanted = group.rows.iter().filter(|row| {
                     options.wants(row.name, row.short)
                         && file_system.takes(row.name)
-                        && has(file_system, row.needs)
+                        && has(options, file_system, row.needs)
                         && !journal.has(row.name, &file_system.name, round)
                 });
                 let rows: Vec<_> = wanted.collect();
@@ -64,10 +64,11 @@ fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journa
     turns
 }
 
-fn has(file_system: &FileSystem, needs: Needs) -> bool {
+fn has(options: &Options, file_system: &FileSystem, needs: Needs) -> bool {
     match needs {
         Needs::Nothing => true,
         Needs::Clone => !file_system.clone.is_empty(),
+        Needs::Device => options.on.is_none() && !file_system.volatile,
         Needs::Snapshot => !file_system.snapshot.is_empty(),
     }
 }

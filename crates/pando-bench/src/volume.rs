@@ -1,7 +1,9 @@
 //! A file system that is mounted, as the loads see it.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -48,13 +50,34 @@ impl Volume {
         let device = self.device.clone().unwrap_or_default();
         let places: [(&str, &Path); 4] =
             [("DEVICE", &device), ("MOUNTPOINT", &self.root), ("SOURCE", source), ("TARGET", target)];
-        if text.is_empty() { Ok(()) } else { command::run_text(text, &places).map(drop) }
+        match text.strip_suffix('&') {
+            _ if text.is_empty() => Ok(()),
+            None => command::run_text(text, &places).map(drop),
+            Some(server) => {
+                command::start_text(server, &places)?;
+                self.wait_for_mount()
+            }
+        }
+    }
+
+    /// Until something is mounted: a program that serves in the foreground says nothing when it begins.
+    fn wait_for_mount(&self) -> Result<(), Error> {
+        let device_of = |path: &Path| Ok(at("cannot look at", path, fs::metadata(path))?.dev());
+        let parent = self.root.parent().unwrap_or(&self.root);
+        let begin = Instant::now();
+        while device_of(&self.root)? == device_of(parent)? {
+            if begin.elapsed() > Duration::from_secs(60) {
+                return Err(Error::Program(format!("'{}' has mounted nothing", self.file_system.mount)));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// Nothing of the file system stays in memory, neither in the kernel nor in a daemon. In a directory that was given
     /// only the kernel's caches can be dropped.
     pub fn make_cold(&self) -> Result<(), Error> {
-        if self.device.is_none() {
+        if self.device.is_none() || self.file_system.volatile {
             self.sync()?;
             // Only root may; the others measure warm.
             let _ = fs::write("/proc/sys/vm/drop_caches", "3");

@@ -73,6 +73,17 @@ pub fn untar(volume: &Volume) -> Result<Measurement, Error> {
     Ok(Measurement::rate(begin, entries))
 }
 
+/// Unpacks some of its top directories into an existing one.
+pub fn untar_parts(volume: &Volume, into: &Path, parts: &[&str]) -> Result<(), Error> {
+    let archive = archive(volume)?.display().to_string();
+    let place = into.display().to_string();
+    let mut words = vec!["tar".to_owned(), "-C".to_owned(), place, "--strip-components=1".to_owned()];
+    words.extend(["--wildcards".to_owned(), "--no-wildcards-match-slash".to_owned()]);
+    words.extend(["-xf".to_owned(), archive]);
+    words.extend(parts.iter().map(|part| format!("linux-source-*/{part}")));
+    command::run(&words).map(drop)
+}
+
 /// Entries found; all of them must be.
 pub fn find(volume: &Volume) -> Result<Measurement, Error> {
     let begin = Instant::now();

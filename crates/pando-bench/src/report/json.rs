@@ -68,6 +68,16 @@ pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
+/// Results that `store` has written.
+pub fn load(path: &Path) -> Result<Results, Error> {
+    let text = at("cannot read", path, fs::read_to_string(path))?;
+    let wrong = |error: &dyn std::fmt::Display| {
+        text_error(&format!("{} holds no results of this version", path.display()), error)
+    };
+    let mut document: serde_json::Value = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+    serde_json::from_value(document["results"].take()).map_err(|error| wrong(&error))
+}
+
 /// Writes the results; the path of the file.
 pub fn store(results: &Results) -> Result<PathBuf, Error> {
     let directory = Path::new(DIRECTORY);

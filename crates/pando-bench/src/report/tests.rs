@@ -108,3 +108,29 @@ fn results_survive_json() {
     assert_eq!(back.entries, results.entries);
     assert_eq!(back.columns, results.columns);
 }
+
+#[test]
+fn the_page_is_coloured_by_the_share_of_the_best_and_needs_no_network() {
+    let mut results = results(&[
+        ("untar", "pandofs", &[90.0]),
+        ("untar", "ext4", &[100.0]),
+        ("untar", "xfs", &[29.0]),
+        ("untar", "floor", &[1000.0]),
+    ]);
+    results.columns[1].version = "<script>".to_owned();
+    let page = html::render(&results).unwrap();
+    assert!(page.contains("<td class=\"good\">90.0</td>"), "{page}");
+    assert!(page.contains("<td class=\"bad\">29.0</td>"), "{page}");
+    assert!(!page.contains("<script") && !page.contains("http:") && !page.contains("https:"), "{page}");
+}
+
+#[test]
+fn stored_results_are_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("results.json");
+    let stored = results(&[("rm", "ext4", &[8.0])]);
+    std::fs::write(&path, serde_json::json!({ "results": stored }).to_string()).unwrap();
+    assert_eq!(json::load(&path).unwrap().entries, stored.entries);
+    std::fs::write(&path, "{}").unwrap();
+    assert!(json::load(&path).is_err());
+}

@@ -1,0 +1,103 @@
+//! The cost of a cold grep, per GiB, of a tree and of a fresh copy of it.
+
+use std::path::Path;
+use std::time::Instant;
+
+use crate::command;
+use crate::compleat::source_tree::grep_in;
+use crate::device::{Device, Traffic};
+use crate::error::Error;
+use crate::report::statistics::median;
+use crate::row::Measurement;
+use crate::volume::Volume;
+
+const GREPS: usize = 3;
+const KIB: f64 = 1024.0;
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+/// For loads that make everything themselves.
+pub fn nothing(_: &Volume) -> Result<(), Error> {
+    Ok(())
+}
+
+/// What a scan of a tree costs.
+struct Cost {
+    s_per_gib: f64,
+    /// Mean length of a request to the device.
+    kib_per_read: f64,
+}
+
+fn cost(volume: &Volume, tree: &Path) -> Result<Cost, Error> {
+    let total = command::run(&["du", "-sb", &tree.display().to_string()])?;
+    let bytes = total.split_whitespace().next().and_then(|number| number.parse::<f64>().ok());
+    let bytes = bytes.ok_or_else(|| Error::Wrong(format!("du says {total}")))?;
+    let device = volume.device.as_deref().unwrap_or(Path::new(""));
+    let (mut seconds, mut lengths) = (Vec::new(), Vec::new());
+    for _ in 0..GREPS {
+        // A mount may read ahead what the grep would have read.
+        let before = Traffic::of(device);
+        volume.make_cold()?;
+        let begin = Instant::now();
+        grep_in(tree)?;
+        seconds.push(begin.elapsed().as_secs_f64());
+        let done = Traffic::of(device).since(&before);
+        lengths.push(done.read_bytes as f64 / KIB / (done.reads.max(1) as f64));
+    }
+    Ok(Cost { s_per_gib: median(&seconds) / (bytes / GIB), kib_per_read: median(&lengths) })
+}
+
+/// The same for a copy on a volume of its own.
+fn fresh_cost(volume: &Volume, tree: &Path) -> Result<Cost, Error> {
+    let (_device, fresh) = fresh(volume)?;
+    let copied = || {
+        let [from, to] = [tree, &fresh.root.join("copy")].map(|path| path.display().to_string());
+        command::run(&["cp", "-a", &from, &to])?;
+        cost(&fresh, &fresh.root.join("copy"))
+    };
+    let copied = copied();
+    fresh.umount()?;
+    copied
+}
+
+fn fresh(volume: &Volume) -> Result<(Device, Volume), Error> {
+    let options = &volume.options;
+    let device = Device::over_a_file(&options.directory, crate::device::SECOND_IMAGE, options.device_size)?;
+    let root = options.directory.join("fresh");
+    let fresh = Volume { device: Some(device.path.clone()), root, ..volume.clone() };
+    fresh.make()?;
+    Ok((device, fresh))
+}
+
+/// Runs the steps from 0 to `steps`, and looks at the costs after step 0 and after every `every`-th.
+pub fn age(
+    volume: &Volume,
+    tree: &Path,
+    (steps, every): (u64, u64),
+    mut step: impl FnMut(u64) -> Result<(), Error>,
+) -> Result<Measurement, Error> {
+    let mut plots: [Vec<(f64, f64)>; 4] = Default::default();
+    let mut last = (0.0, 0.0);
+    for number in 0..=steps {
+        step(number)?;
+        if number % every == 0 {
+            let (aged, copied) = (cost(volume, tree)?, fresh_cost(volume, tree)?);
+            last = (aged.s_per_gib, copied.s_per_gib);
+            let values = [aged.s_per_gib, copied.s_per_gib, aged.kib_per_read, copied.kib_per_read];
+            for (points, value) in plots.iter_mut().zip(values) {
+                points.push((number as f64, value));
+            }
+        }
+    }
+    let (aged, copied) = last;
+    let mut measurement = Measurement { values: vec![copied / aged, aged], series: Vec::new() };
+    let names = [
+        ("grep cost, aged", "s/GiB"),
+        ("grep cost, fresh copy", "s/GiB"),
+        ("length of reads, aged", "KiB"),
+        ("length of reads, fresh copy", "KiB"),
+    ];
+    for ((name, unit), points) in names.into_iter().zip(plots) {
+        measurement = measurement.with(name, "step", unit, points);
+    }
+    Ok(measurement)
+}

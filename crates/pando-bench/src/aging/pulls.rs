@@ -1,0 +1,42 @@
+//! A developer's repository (FAST17 6), which pulls commit after commit from one outside of the volume.
+
+use std::fs;
+
+use super::grep_cost::age;
+use crate::applications::git::{change, git};
+use crate::compleat::source_tree::untar_parts;
+use crate::error::{Error, at};
+use crate::generate::Random;
+use crate::row::Measurement;
+use crate::volume::Volume;
+
+const PULLS: u64 = 40;
+const PARTS: [&str; 3] = ["mm", "kernel", "lib"];
+
+/// Ages, and looks at every tenth pull.
+pub fn run(volume: &Volume) -> Result<Measurement, Error> {
+    let upstream = volume.options.directory.join("upstream");
+    if upstream.exists() {
+        at("cannot remove", &upstream, fs::remove_dir_all(&upstream))?;
+    }
+    at("cannot create", &upstream, fs::create_dir_all(&upstream))?;
+    untar_parts(volume, &upstream, &PARTS)?;
+    git(&upstream, &["init", "-q"])?;
+    let mut random = Random(17);
+    let tree = volume.root.join("pulled");
+    let measurement = age(volume, &tree, (PULLS, 10), |pull| {
+        if pull > 0 {
+            change(&upstream, &mut random)?;
+        }
+        git(&upstream, &["add", "-A"])?;
+        git(&upstream, &["commit", "-q", "-m", "a commit"])?;
+        let from = upstream.display().to_string();
+        if pull == 0 {
+            return git(&volume.root, &["clone", "-q", "--no-hardlinks", &from, "pulled"]).map(drop);
+        }
+        git(&tree, &["pull", "-q", "--ff-only"])?;
+        volume.sync()
+    });
+    at("cannot remove", &upstream, fs::remove_dir_all(&upstream))?;
+    measurement
+}
