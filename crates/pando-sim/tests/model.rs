@@ -31,15 +31,28 @@ fn run_counting(format: &FormatOptions, steps: &[Step], check_every: usize) -> R
 
 fn check(format: &FormatOptions, mix: &Mix) {
     for seed in seeds(8) {
-        let steps = generate(seed, mix);
-        let Err(what) = run(format, &steps) else { continue };
-        println!("seed {seed}: {what}");
-        let short = shrink::shrink(&steps, |steps| run(format, steps).is_err());
-        println!("{} steps are enough:", short.len());
-        for step in &short {
-            println!("  {}", describe(step));
-        }
-        panic!("PANDO_SEED={seed}: {what}; shrunk: {}", run(format, &short).unwrap_err());
+        check_seed(format, mix, seed);
+    }
+}
+
+/// Runs what one seed gives; returns how many operations and queries that were.
+fn check_seed(format: &FormatOptions, mix: &Mix, seed: u64) -> usize {
+    let steps = generate(seed, mix);
+    let Err(what) = run(format, &steps) else { return steps.iter().map(operations).sum() };
+    println!("seed {seed}: {what}");
+    let short = shrink::shrink(&steps, |steps| run(format, steps).is_err());
+    println!("{} steps are enough:", short.len());
+    for step in &short {
+        println!("  {}", describe(step));
+    }
+    panic!("PANDO_SEED={seed}: {what}; shrunk: {}", run(format, &short).unwrap_err());
+}
+
+fn operations(step: &Step) -> usize {
+    match step {
+        Step::Apply(operations) => operations.len(),
+        Step::Get(..) | Step::Scan(..) => 1,
+        _ => 0,
     }
 }
 
@@ -53,6 +66,25 @@ fn answers_are_those_of_a_sorted_map_with_larger_nodes_and_compression() {
     let format =
         FormatOptions { node_bytes: Some(16 << 10), compression: Compression::Lz4, ..format_options() };
     check(&format, &Mix { reopens: 0, ..Mix::QUERIES });
+}
+
+/// Long records, among which are moves and clones: most operations for the time.
+#[test]
+fn a_million_operations_leave_what_a_sorted_map_holds() {
+    const THREADS: usize = 2;
+    let format = FormatOptions { log_bytes: Some(8 << 20), ..format_options() };
+    let mix = Mix { steps: 1000, record_length_max: 30, ..Mix::QUERIES };
+    let seeds = seeds(104);
+    let run_every_second = &|first: usize| -> usize {
+        seeds.iter().skip(first).step_by(THREADS).map(|seed| check_seed(&format, &mix, *seed)).sum()
+    };
+    let count: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..THREADS).map(|first| scope.spawn(move || run_every_second(first))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("its panic names the seed")).sum()
+    });
+    println!("{count} operations and queries from {} seeds", seeds.len());
+    assert!(count >= 1_000_000 || seeds.len() < 104, "only {count} operations");
 }
 
 #[test]
