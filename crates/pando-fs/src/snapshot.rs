@@ -202,13 +202,20 @@ impl FileSystem {
     /// Keeps a snapshot from being deleted for as long as the result lives; gives its root directory, with one reference.
     pub fn hold_snapshot(self: &Arc<Self>, name: &[u8]) -> Result<HeldSnapshot> {
         let root = self.lookup_snapshot(name)?.attributes.inode;
-        let _epoch = self.namespace.read();
-        if self.inode(root)?.is_gone() {
-            self.forget_inode(root, 1);
-            return Err(Error::NotFound);
+        let is_there = {
+            let _epoch = self.namespace.read();
+            let is_there = !self.inode(root)?.is_gone();
+            if is_there {
+                *self.held.lock().entry(root).or_default() += 1;
+            }
+            is_there
+        };
+        if is_there {
+            return Ok(HeldSnapshot { fs: self.clone(), root });
         }
-        *self.held.lock().entry(root).or_default() += 1;
-        Ok(HeldSnapshot { fs: self.clone(), root })
+        // It was deleted a moment ago. Without the lock, which this takes as well.
+        self.forget_inode(root, 1);
+        Err(Error::NotFound)
     }
 
     /// Whether listings of the root show the directory of the snapshots. At first they do not.

@@ -13,7 +13,13 @@ const STEPS: usize = 3000;
 /// Takes a snapshot, deletes one, goes back to one, or looks into one.
 fn snapshot(volume: &Volume, random: &mut Random, name: &[u8]) -> Result<()> {
     let fs = &volume.fs;
-    match random.below(6) {
+    match random.below(7) {
+        6 => {
+            let held = fs.hold_snapshot(name)?;
+            let attributes = fs.get_attributes(held.root()).expect("it is not deleted while it is held");
+            assert_eq!(attributes.file_type, FileType::Directory);
+            Ok(())
+        }
         0 => fs.take_snapshot(name, random.chance(2, 3)),
         1 => fs.delete_snapshot(name),
         2 => fs.roll_back(name).map(drop),
@@ -130,6 +136,7 @@ fn step(volume: &Volume, random: &mut Random) {
                     | Error::NotPermitted
                     | Error::ReadOnly
                     | Error::OtherTree
+                    | Error::InUse
                     // It was deleted, or the live tree went back, meanwhile.
                     | Error::Stale
             ),
