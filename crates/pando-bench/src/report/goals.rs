@@ -56,7 +56,7 @@ fn directories(results: &Results, ours: &str) -> Vec<Goal> {
         results,
         ours,
         "snapshot-million",
-        "a snapshot of a volume with a million files",
+        "a snapshot of a volume of --many-files files",
         50.0,
         "ms",
     ));
