@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::apply::space_for;
 use crate::betree::node::Body;
 use crate::betree::tree::HEALING_DUE;
+use crate::cache::read_ahead;
 use crate::checkpoint_turns::CheckpointTurns;
 use crate::options::Background;
 use crate::volume::Volume;
@@ -408,15 +409,17 @@ type Work = fn(&Volume);
 /// Starts the threads of a volume.
 pub(crate) fn start(volume: &Arc<Volume>) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
     let mut threads = Vec::new();
-    if volume.options.background == Background::Manual || volume.options.read_only {
+    if volume.options.background == Background::Manual {
         return Ok(threads);
     }
-    let work: [(&str, Work); 3] = [
+    let writers: [(&str, Work); 3] = [
         ("pando-tree", Volume::tree_thread),
         ("pando-log", Volume::log_thread),
         ("pando-checkpt", Volume::checkpoint_thread),
     ];
-    for (name, run) in work {
+    let readers = [("pando-ahead", Volume::read_ahead_thread as Work); read_ahead::THREADS];
+    let writers = writers.into_iter().filter(|_| !volume.options.read_only);
+    for (name, run) in writers.chain(readers) {
         let volume = volume.clone();
         threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&volume))?);
     }

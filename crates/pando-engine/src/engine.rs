@@ -147,6 +147,7 @@ impl Engine {
 
     fn stop(&self) {
         self.volume.signals.stop();
+        self.volume.cache.read_ahead.stop();
         for thread in self.threads.lock().drain(..) {
             // A panic there has been reported by the runtime already.
             let _ = thread.join();

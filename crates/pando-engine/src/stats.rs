@@ -92,6 +92,8 @@ counters! {
     nodes_read,
     /// Reads of parts of nodes.
     parts_read,
+    /// Those among them that were made ahead of who needs the parts.
+    parts_read_ahead,
     /// Bytes read from the device for nodes.
     bytes_read,
     /// Nodes written.

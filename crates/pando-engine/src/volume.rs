@@ -9,7 +9,7 @@
 //! 4. `sequencer`: gives LSNs; from there to the last injection of a record.
 //! 5. `gate`: shared by each step of maintenance, exclusive for a cut.
 //! 6. the root pointer of a tree, then nodes from parent to child.
-//! 7. cache shards, the dirty list, block table, allocator, log, signals: leaves.
+//! 7. cache shards, the dirty list, what is to be read ahead, block table, allocator, log, signals: leaves.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -158,8 +158,9 @@ impl Volume {
         state.dropped = true;
         state.dirty = None;
         self.discount(state);
-        self.cache.remove(node.id);
+        // In this order nobody who reads it now can bring it back into the cache (CACHE-1).
         self.table.remove(node.id);
+        self.cache.remove(node.id);
     }
 
     /// Bytes of a node on the device; 0 if it has not been written.
@@ -211,7 +212,16 @@ impl Volume {
                 let mut state = node.state.write();
                 self.drop_node(&node, &mut state);
             }
-            None => self.table.remove(id),
+            None => {
+                self.table.remove(id);
+                // Somebody may have been reading it until now.
+                if let Some(node) = self.cache.peek(id) {
+                    let mut state = node.state.write();
+                    state.dropped = true;
+                    self.discount(&mut state);
+                    self.cache.remove(id);
+                }
+            }
         }
     }
 

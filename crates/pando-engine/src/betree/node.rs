@@ -7,7 +7,7 @@
 //! * NODE-2 a node that is dirty since before the cut gives up its image (`frozen`) before the first change after the cut.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use pando_device::BLOCK_SIZE;
 use pando_format::block_table::BlockEntry;
@@ -16,6 +16,7 @@ use parking_lot::RwLock;
 
 use super::interior::{Interior, Lowered};
 use super::leaf::Leaf;
+use crate::cache::read_ahead::NO_MARK;
 use crate::volume::Shape;
 use crate::{Error, Result};
 
@@ -32,6 +33,10 @@ pub(crate) struct CachedNode {
     pub(crate) pinned: AtomicBool,
     /// True if more than one edge, goto or root names it (BT-5): it must not change.
     pub(crate) shared: AtomicBool,
+    /// Of a leaf: the part at which a scan asks for more to be read ahead, and how much (`read_ahead`); a hint.
+    pub(crate) mark: AtomicU64,
+    /// Of a leaf: the leaf behind it, as a scan saw it last, or none; a hint.
+    pub(crate) next: AtomicU64,
     /// The contents. Lock order: parent before child; the gate before any node.
     pub(crate) state: RwLock<Node>,
 }
@@ -97,6 +102,8 @@ impl CachedNode {
             used: AtomicBool::new(true),
             pinned: AtomicBool::new(false),
             shared: AtomicBool::new(false),
+            mark: AtomicU64::new(NO_MARK),
+            next: AtomicU64::new(NodeId::EMPTY.0),
             state: RwLock::new(node),
         })
     }

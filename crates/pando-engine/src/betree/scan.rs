@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pando_format::{Bound, KeyRange, Pending, Tree};
+use pando_format::{Bound, KeyRange, NodeId, Pending, Tree};
 
 use super::message_buffer::MessageBuffer;
 use super::names::Names;
@@ -122,6 +122,7 @@ impl Volume {
                 let Some(basement) = leaf.basements[index].part.get() else {
                     return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
                 };
+                self.comes_to(node, index);
                 let mut piece = place.bounds.intersection(range);
                 if index > 0 {
                     let first = Bound::before(leaf.basements[index].first_key.clone());
@@ -182,7 +183,12 @@ impl Volume {
         if id.is_empty() || level.hides(&piece) {
             return Ok(merge(&[], &below, &piece, out));
         }
-        self.scan_in(&*self.cached(id)?, &below, range, out)
+        let child = self.cached(id)?;
+        if height == 0 && forward && goto.is_none() {
+            let next = interior.children.get(index + 1).map_or(NodeId::EMPTY, |next| next.id);
+            child.next.store(next.0, Ordering::Relaxed);
+        }
+        self.scan_in(&child, &below, range, out)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::betree::leaf::{Basement, BasementSlot, ENTRY_OVERHEAD, Leaf};
 use crate::betree::message_buffer::MessageBuffer;
 use crate::betree::node::{Body, CachedNode, Node, NodeRef};
 use crate::betree::part::Part;
+use crate::cache::read_ahead::mark;
 use crate::volume::Volume;
 use crate::{Error, Miss, Result};
 
@@ -72,6 +73,7 @@ impl Volume {
         };
         let (parts, bytes) = self.load_part(&node, part as usize)?;
         if parts.len() > 1 {
+            node.mark.store(mark(parts.start + parts.len() / 2, 1), Ordering::Relaxed);
             self.pass(&node, parts, bytes);
         }
         Ok(())
@@ -170,7 +172,7 @@ impl Volume {
 
     /// Reads one part, and for a leaf that is read in order the parts behind it. Returns which, and the bytes read: none if
     /// somebody else has read the part.
-    fn load_part(&self, node: &NodeRef, index: usize) -> Result<(Range<usize>, usize)> {
+    pub(crate) fn load_part(&self, node: &NodeRef, index: usize) -> Result<(Range<usize>, usize)> {
         let nothing = (index..index, 0);
         let count = self.parts_to_read(node, &node.state.read(), index).len();
         if count == 0 {
@@ -198,7 +200,7 @@ impl Volume {
             wanted.iter().map(decode).collect::<Result<Vec<_>>>()
         });
         let mut state = node.state.write();
-        let moved = state.place.as_ref().map(|now| now.generation) != Some(place.generation);
+        let moved = state.dropped || state.place.as_ref().map(|now| now.generation) != Some(place.generation);
         let loaded = match loaded {
             Ok(loaded) => loaded,
             // What lay there was written over after the node had moved: ask again.

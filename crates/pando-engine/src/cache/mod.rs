@@ -5,14 +5,17 @@
 //! * CACHE-2 a node leaves the cache only when it is clean and nobody holds it; parts leave alone ([`evict`]).
 //! * CACHE-3 a dirty node is in `dirty` of the interval in which it changed.
 //!
-//! Lock order: the mutexes of a shard, of the dirty list, of what is being read ([`in_flight`]) and of what streams by
-//! ([`passing`]) come after every node's lock and are held for a few instructions. Who waits for somebody else's read holds
+//! Lock order: the mutexes of a shard, of the dirty list, of what is being read ([`in_flight`]) and is to be read ([`read_ahead`]), and of what
+//! streams by ([`passing`]) come after every node's lock and are held for a few instructions. Who waits for somebody else's read holds
 //! no lock.
 
 pub(crate) mod evict;
 mod in_flight;
 pub(crate) mod load;
 mod passing;
+pub(crate) mod read_ahead;
+#[cfg(test)]
+mod read_ahead_tests;
 #[cfg(test)]
 mod root_tests;
 pub(crate) mod write_back;
@@ -26,6 +29,7 @@ use parking_lot::Mutex;
 
 use self::in_flight::InFlight;
 use self::passing::Passing;
+use self::read_ahead::ReadAhead;
 use crate::betree::node::{Node, NodeRef};
 use crate::volume::Volume;
 
@@ -49,6 +53,8 @@ pub(crate) struct NodeCache {
     in_flight: InFlight,
     /// What streams by.
     passing: Passing,
+    /// What is to be read next.
+    pub(crate) read_ahead: ReadAhead,
 }
 
 impl NodeCache {
@@ -61,6 +67,7 @@ impl NodeCache {
             dirty_bytes: AtomicI64::new(0),
             in_flight: InFlight::default(),
             passing: Passing::default(),
+            read_ahead: ReadAhead::default(),
         }
     }
 

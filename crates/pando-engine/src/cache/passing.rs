@@ -52,6 +52,16 @@ impl Queue {
 }
 
 impl Volume {
+    /// Memory for what streams by, where there is enough of it.
+    fn stream_share(&self) -> usize {
+        self.options.cache_bytes / 8
+    }
+
+    /// True if what streams by needs no more than its share.
+    pub(crate) fn has_room_for_streams(&self) -> bool {
+        self.stream_share() >= LEAVES_MIN * self.shape.node_bytes
+    }
+
     /// Notes parts of a leaf that stream by, `bytes` in memory, and drops what came by long ago. The caller holds no node.
     pub(crate) fn pass(&self, node: &NodeRef, parts: Range<usize>, bytes: usize) {
         if node.tree != Tree::Data {
@@ -63,7 +73,7 @@ impl Volume {
             queue.bytes += run.bytes;
             queue.runs.push_back(run);
         }
-        let budget = (self.options.cache_bytes / 8).max(LEAVES_MIN * self.shape.node_bytes);
+        let budget = self.stream_share().max(LEAVES_MIN * self.shape.node_bytes);
         loop {
             let surplus = self.cache.passing.queue.lock().pop_surplus(budget);
             let Some(run) = surplus else { return };
