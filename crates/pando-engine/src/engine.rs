@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use crate::stats::Stats;
 use crate::volume::Volume;
 use crate::{
-    Batch, Direction, FormatOptions, KeyRange, Lsn, Miss, Options, Refusals, Result, Scan, ScanLimit, Tree,
-    background, recovery,
+    Batch, Comparison, Direction, FormatOptions, KeyRange, Lsn, Miss, Options, Refusals, Result, Scan,
+    ScanLimit, Tree, background, recovery,
 };
 
 /// Checkpoints of a volume that is closed while much of it is dead, at most.
@@ -88,6 +88,22 @@ impl Engine {
     /// A piece of a range, or [`crate::Error::Miss`]. Values are shared, not copied.
     pub fn scan(&self, tree: Tree, range: &KeyRange, direction: Direction, limit: ScanLimit) -> Result<Scan> {
         self.volume.scan(tree, range, direction, limit)
+    }
+
+    /// A piece of what differs between the keys below the prefix `old` and those below `new`, or [`crate::Error::Miss`]. `range` lies
+    /// among the keys without the prefixes. What the two share, as a clone and its source do, is not read.
+    ///
+    /// Each piece is of one moment. Where either side changes between two pieces, each is compared as it is by then. The limit is
+    /// passed by what one basement node holds at most.
+    pub fn compare(
+        &self,
+        tree: Tree,
+        old: &Bytes,
+        new: &Bytes,
+        range: &KeyRange,
+        limit: ScanLimit,
+    ) -> Result<Comparison> {
+        self.volume.compare(tree, [old, new], range, limit)
     }
 
     /// Reads what a query missed. Blocks on the device.

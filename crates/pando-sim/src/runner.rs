@@ -1,13 +1,14 @@
 //! Takes an engine and its model through the same steps and compares every answer.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_device::SimulatedDevice;
 use pando_engine::{
-    Background, Batch, Direction, Engine, Error, FormatOptions, KeyRange, Lsn, Operation, Options, ScanLimit,
-    Tree,
+    Background, Batch, Difference, Direction, Engine, Error, FormatOptions, KeyRange, Lsn, Operation,
+    Options, ScanLimit, Tree,
 };
 
 use crate::model::{Digest, History, Map};
@@ -119,6 +120,7 @@ impl Runner {
                 }
             }
             Step::Scan(tree, range, direction, piece) => return self.scan(*tree, range, *direction, *piece),
+            Step::Compare(tree, old, new, piece) => return self.compare(*tree, [old, new], *piece),
             Step::Sync => match self.engine.sync() {
                 Ok(lsn) if lsn < self.lsn => return Err(format!("sync reached {lsn:?}, not {:?}", self.lsn)),
                 Ok(_) => self.durable = self.history.length(),
@@ -202,6 +204,54 @@ impl Runner {
     pub fn check_nodes(&self) -> Result<(), String> {
         let report = self.engine.check(&mut |_, _| {}).map_err(|error| error.to_string())?;
         if report.problems.is_empty() { Ok(()) } else { Err(report.problems.join("; ")) }
+    }
+
+    /// Compares what differs below two prefixes, as the engine and as the model sees it.
+    fn compare(&self, tree: Tree, prefixes: [&Bytes; 2], piece: usize) -> Result<Result<(), Error>, String> {
+        let limit = ScanLimit { entries: piece, bytes: usize::MAX };
+        let mut found = Vec::new();
+        let mut rest = Some(KeyRange::all());
+        let mut empty = 0;
+        while let Some(range) = rest {
+            let compare = || self.engine.compare(tree, prefixes[0], prefixes[1], &range, limit);
+            let compared = match waiting(&self.engine, compare) {
+                Ok(compared) => compared,
+                Err(error) => return Ok(Err(error)),
+            };
+            empty = if compared.differences.is_empty() { empty + 1 } else { 0 };
+            if empty > EMPTY_PIECES_MAX
+                || compared.rest.as_ref().is_some_and(|rest| rest.lower <= range.lower)
+            {
+                return Err(format!("a comparison of {tree:?} {prefixes:?} does not get on from {range:?}"));
+            }
+            found.extend(compared.differences);
+            rest = compared.rest;
+        }
+        let below = |prefix: &Bytes| {
+            let range = KeyRange::prefix(prefix.clone());
+            let found = self.history.now().range(tree, &range);
+            found.map(|(key, value)| (key.slice(prefix.len()..), value.clone())).collect::<BTreeMap<_, _>>()
+        };
+        let [old, new] = prefixes.map(below);
+        let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+        let difference = |key: &Bytes| Difference {
+            key: key.clone(),
+            old: old.get(key).cloned(),
+            new: new.get(key).cloned(),
+        };
+        let expected: Vec<_> = keys.into_iter().map(difference).filter(|one| one.old != one.new).collect();
+        if found == expected {
+            return Ok(Ok(()));
+        }
+        let at = found.iter().zip(&expected).take_while(|(found, expected)| found == expected).count();
+        let one = |differences: &[Difference]| match differences.get(at) {
+            None => "nothing more".to_owned(),
+            Some(Difference { key, old, new }) => {
+                format!("{key:?}: {} and {}", brief(old.as_ref()), brief(new.as_ref()))
+            }
+        };
+        let (found, expected) = (one(&found), one(&expected));
+        Err(format!("a comparison of {tree:?} {prefixes:?} found {found} instead of {expected}"))
     }
 
     /// Compares everything, in both directions.
@@ -399,6 +449,7 @@ pub fn name(step: &Step) -> &'static str {
         Step::Apply(_) => "apply",
         Step::Get(..) => "get",
         Step::Scan(..) => "scan",
+        Step::Compare(..) => "compare",
         Step::Sync => "sync",
         Step::Checkpoint => "checkpoint",
         Step::Background => "background step",

@@ -13,6 +13,8 @@ pub enum Step {
     Get(Tree, Bytes),
     /// A range query, in pieces of at most so many entries.
     Scan(Tree, KeyRange, Direction, usize),
+    /// A comparison of what lies below two prefixes, in pieces of at most so many differences.
+    Compare(Tree, Bytes, Bytes, usize),
     /// Makes everything durable.
     Sync,
     /// Writes a checkpoint.
@@ -58,6 +60,8 @@ pub struct Mix {
     pub range_deletes: u64,
     /// Records of nothing but moves and clones.
     pub clones: u64,
+    /// Comparisons of a clone with its source, or of two prefixes.
+    pub compares: u64,
 }
 
 impl Mix {
@@ -76,11 +80,19 @@ impl Mix {
         looks: 0,
         range_deletes: 0,
         clones: 0,
+        compares: 0,
     };
 
     /// For trees that share many nodes.
-    pub const CLONES: Self =
-        Self { steps: 2500, clones: 60, reopens: 4, checkpoints: 10, background: 200, ..Self::QUERIES };
+    pub const CLONES: Self = Self {
+        steps: 2500,
+        clones: 60,
+        compares: 60,
+        reopens: 4,
+        checkpoints: 10,
+        background: 200,
+        ..Self::QUERIES
+    };
 
     /// For crashes: little data, and something durable every now and then.
     pub const CRASHES: Self = Self {
@@ -97,6 +109,7 @@ impl Mix {
         looks: 0,
         range_deletes: 0,
         clones: 0,
+        compares: 0,
     };
 
     /// For what a checkpoint leaves out because nobody said that it had changed. A few long records make a tree of some
@@ -116,16 +129,43 @@ impl Mix {
         looks: 200,
         range_deletes: 220,
         clones: 0,
+        compares: 0,
     };
 }
 
 /// Makes a sequence from a seed.
 pub fn generate(seed: u64, mix: &Mix) -> Vec<Step> {
     let mut random = Random::new(seed);
-    (0..mix.steps).map(|_| step(&mut random, mix)).collect()
+    let mut clones = Vec::new();
+    let mut steps = Vec::with_capacity(mix.steps);
+    for _ in 0..mix.steps {
+        let step = step(&mut random, mix, &clones);
+        if let Step::Apply(operations) = &step {
+            clones.extend(operations.iter().filter_map(|operation| match operation {
+                Operation::CloneRange { tree, from, to } => Some((*tree, from.clone(), to.clone())),
+                _ => None,
+            }));
+        }
+        steps.push(step);
+    }
+    steps
 }
 
-fn step(random: &mut Random, mix: &Mix) -> Step {
+/// A comparison, as a rule of one of the last clones with its source, in either order.
+fn compare(random: &mut Random, clones: &[(Tree, Bytes, Bytes)]) -> Step {
+    let recent = &clones[clones.len().saturating_sub(8)..];
+    let (tree, mut old, mut new) = match recent.len() as u64 {
+        0 => (tree(random), directory(random).into(), directory(random).into()),
+        _ if random.chance(1, 4) => (tree(random), directory(random).into(), directory(random).into()),
+        length => recent[random.below(length) as usize].clone(),
+    };
+    if random.chance(1, 2) {
+        std::mem::swap(&mut old, &mut new);
+    }
+    Step::Compare(tree, old, new, 1 + random.below(50) as usize)
+}
+
+fn step(random: &mut Random, mix: &Mix, clones: &[(Tree, Bytes, Bytes)]) -> Step {
     let mut choice = random.below(1000);
     let mut is_below = |share: u64| {
         let chosen = choice < share;
@@ -157,11 +197,23 @@ fn step(random: &mut Random, mix: &Mix) -> Step {
     } else if is_below(mix.clones) {
         let count = 1 + random.below(3);
         Step::Apply((0..count).map(|_| clone(random)).collect())
+    } else if is_below(mix.compares) {
+        compare(random, clones)
     } else {
         let count = 1 + random.below(mix.record_length_max);
-        Step::Apply((0..count).map(|_| operation(random)).collect())
+        let mut operations: Vec<_> = (0..count).map(|_| operation(random)).collect();
+        // A quarter of the log is as much as a record can have, and the smallest log here is 1 MiB.
+        let mut bytes = 0;
+        operations.retain(|operation| {
+            bytes += operation.length();
+            bytes <= RECORD_BYTES_MAX
+        });
+        Step::Apply(operations)
     }
 }
+
+/// Bytes of the operations of a record, at most.
+const RECORD_BYTES_MAX: usize = 240 << 10;
 
 /// One operation on the keys of this module.
 pub fn operation(random: &mut Random) -> Operation {

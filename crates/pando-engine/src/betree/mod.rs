@@ -1,5 +1,6 @@
 //! The lifted Be-tree: messages, nodes, flush, split and merge, queries, range operations.
 
+pub(crate) mod compare;
 pub(crate) mod flush;
 pub(crate) mod heal;
 pub(crate) mod interior;

@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pando_format::{Bound, KeyRange, NodeId, Pending, Tree};
 
+use super::interior::Interior;
+use super::leaf::Leaf;
 use super::message_buffer::MessageBuffer;
 use super::names::Names;
 use super::node::{Body, CachedNode};
@@ -17,16 +19,16 @@ use crate::volume::Volume;
 use crate::{Direction, Error, Miss, Result, Scan, ScanLimit};
 
 /// A buffer on the path from the root, and how its node's keys are made from full ones.
-struct Level<'a> {
-    buffer: &'a MessageBuffer,
-    names: &'a Names,
-    above: Option<&'a Level<'a>>,
+pub(super) struct Level<'a> {
+    pub(super) buffer: &'a MessageBuffer,
+    pub(super) names: &'a Names,
+    pub(super) above: Option<&'a Level<'a>>,
 }
 
 impl Level<'_> {
     /// True if a range delete here or above covers all of a piece. What is below need not be read then, and must not be: clones of
     /// clones can hide more ways than there are nodes.
-    fn hides(&self, piece: &KeyRange) -> bool {
+    pub(super) fn hides(&self, piece: &KeyRange) -> bool {
         let mut next = Some(self);
         while let Some(level) = next {
             if !level.buffer.ranges().is_empty() {
@@ -42,20 +44,21 @@ impl Level<'_> {
 }
 
 /// A node on the path, as a scan sees it.
-struct Place<'a> {
-    names: Names,
+#[derive(Clone)]
+pub(super) struct Place<'a> {
+    pub(super) names: Names,
     /// What can be seen of the node, as full keys.
-    bounds: KeyRange,
-    height: Option<u8>,
-    above: Option<&'a Level<'a>>,
+    pub(super) bounds: KeyRange,
+    pub(super) height: Option<u8>,
+    pub(super) above: Option<&'a Level<'a>>,
 }
 
 /// What has been collected, and when to stop.
-struct Collector {
-    direction: Direction,
-    limit: ScanLimit,
-    entries: Vec<(Bytes, Bytes)>,
-    bytes: usize,
+pub(super) struct Collector {
+    pub(super) direction: Direction,
+    pub(super) limit: ScanLimit,
+    pub(super) entries: Vec<(Bytes, Bytes)>,
+    pub(super) bytes: usize,
 }
 
 impl Collector {
@@ -106,90 +109,142 @@ impl Volume {
         let state = node.state.read();
         state.expect_height(node, place.height)?;
         let names = &place.names;
-        let (lower, upper) = (names.to_local(&range.lower), names.to_local(&range.upper));
-        let forward = out.direction == Direction::Forward;
         let interior = match &state.body {
             Body::Leaf(leaf) => {
                 if leaf.basements.is_empty() {
                     return Ok(merge(&[], place, &place.bounds.intersection(range), out));
                 }
-                let index = if forward {
-                    leaf.basements.partition_point(|slot| Bound::before(slot.first_key.clone()) <= lower)
-                } else {
-                    leaf.basements.partition_point(|slot| Bound::before(slot.first_key.clone()) < upper)
-                };
-                let index = index.saturating_sub(1);
+                let (index, bounds) = basement_at(leaf, place, range, out.direction);
                 let Some(basement) = leaf.basements[index].part.get() else {
                     return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
                 };
                 self.comes_to(node, index);
-                let mut piece = place.bounds.intersection(range);
-                if index > 0 {
-                    let first = Bound::before(leaf.basements[index].first_key.clone());
-                    piece.lower = piece.lower.max(names.to_full(&first));
-                }
-                if let Some(next) = leaf.basements.get(index + 1) {
-                    piece.upper = piece.upper.min(names.to_full(&Bound::before(next.first_key.clone())));
-                }
+                let piece = bounds.intersection(range);
                 let local = names.range_to_local(&piece);
                 let entries = &basement.entries[basement.positions(&local)];
                 return Ok(merge(entries, place, &piece, out));
             }
             Body::Interior(interior) => interior,
         };
-        let index = if forward { interior.index_above(&lower) } else { interior.index_below(&upper) };
-        let child = &interior.children[index];
-        let Some(buffer) = child.buffer.get() else {
-            return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
-        };
-        let mut bounds = place.bounds.clone();
-        if index > 0 {
-            bounds.lower = bounds.lower.max(names.to_full(&interior.pivots[index - 1]));
-        }
-        if let Some(pivot) = interior.pivots.get(index) {
-            bounds.upper = bounds.upper.min(names.to_full(pivot));
-        }
+        let way = way_down(node, state.height, interior, place, range, out.direction)?;
+        let WayDown { buffer, id, height, names: below, bounds, next } = way;
         let level = Level { buffer, names, above: place.above };
-        // Where a goto covers the near end of the range, it leads on; where one comes later, the piece ends at it.
-        let mut goto = None;
-        for other in buffer.gotos() {
-            let covered = KeyRange::new(names.to_full(&other.range.lower), names.to_full(&other.range.upper));
-            let is_here = if forward {
-                covered.lower <= range.lower && range.lower < covered.upper
-            } else {
-                covered.lower < range.upper && range.upper <= covered.upper
-            };
-            if is_here {
-                bounds = bounds.intersection(&covered);
-                goto = Some(other);
-                break;
-            }
-            if forward && covered.lower > range.lower {
-                bounds.upper = bounds.upper.min(covered.lower);
-            } else if !forward && covered.upper < range.upper {
-                bounds.lower = bounds.lower.max(covered.upper);
-            }
-        }
-        let (id, height, strip, prepend) = match goto {
-            Some(goto) => (goto.target, goto.height, goto.xf.strip as usize, &goto.xf.prepend[..]),
-            None if child.id.is_empty() => (child.id, 0, 0, &[][..]),
-            None => (child.id, state.height.wrapping_sub(1), child.strip as usize, child.prepended()),
-        };
-        let Some(names) = names.below(&bounds, strip, prepend) else {
-            return Err(lifts_too_much(node));
-        };
-        let below = Place { names, bounds, height: Some(height), above: Some(&level) };
+        let below = Place { names: below, bounds, height: Some(height), above: Some(&level) };
         let piece = below.bounds.intersection(range);
         if id.is_empty() || level.hides(&piece) {
             return Ok(merge(&[], &below, &piece, out));
         }
         let child = self.cached(id)?;
-        if height == 0 && forward && goto.is_none() {
-            let next = interior.children.get(index + 1).map_or(NodeId::EMPTY, |next| next.id);
+        if height == 0
+            && let Some(next) = next
+        {
             child.next.store(next.0, Ordering::Relaxed);
         }
         self.scan_in(&child, &below, range, out)
     }
+}
+
+/// The basement at the near end of `range` in a leaf that has any, and what can be seen of it, as full keys.
+pub(super) fn basement_at(
+    leaf: &Leaf,
+    place: &Place<'_>,
+    range: &KeyRange,
+    direction: Direction,
+) -> (usize, KeyRange) {
+    let names = &place.names;
+    let index = match direction {
+        Direction::Forward => {
+            let lower = names.to_local(&range.lower);
+            leaf.basements.partition_point(|slot| Bound::before(slot.first_key.clone()) <= lower)
+        }
+        Direction::Backward => {
+            let upper = names.to_local(&range.upper);
+            leaf.basements.partition_point(|slot| Bound::before(slot.first_key.clone()) < upper)
+        }
+    };
+    let index = index.saturating_sub(1);
+    let mut bounds = place.bounds.clone();
+    if index > 0 {
+        let first = Bound::before(leaf.basements[index].first_key.clone());
+        bounds.lower = bounds.lower.max(names.to_full(&first));
+    }
+    if let Some(next) = leaf.basements.get(index + 1) {
+        bounds.upper = bounds.upper.min(names.to_full(&Bound::before(next.first_key.clone())));
+    }
+    (index, bounds)
+}
+
+/// The way below an interior node that a range begins with.
+pub(super) struct WayDown<'a> {
+    /// What waits in the node for keys of that way.
+    pub(super) buffer: &'a MessageBuffer,
+    /// Where it leads; [`NodeId::EMPTY`] to nothing.
+    pub(super) id: NodeId,
+    pub(super) height: u8,
+    pub(super) names: Names,
+    /// What can be seen by it, as full keys.
+    pub(super) bounds: KeyRange,
+    /// The neighbour to which a scan forward goes on from there; [`NodeId::EMPTY`] if the node does not tell. `None` for a way
+    /// that says nothing about it.
+    pub(super) next: Option<NodeId>,
+}
+
+/// The way down from an interior node at the near end of `range`, or [`Error::Miss`].
+pub(super) fn way_down<'a>(
+    node: &CachedNode,
+    height: u8,
+    interior: &'a Interior,
+    place: &Place<'_>,
+    range: &KeyRange,
+    direction: Direction,
+) -> Result<WayDown<'a>> {
+    let names = &place.names;
+    let forward = direction == Direction::Forward;
+    let index = if forward {
+        interior.index_above(&names.to_local(&range.lower))
+    } else {
+        interior.index_below(&names.to_local(&range.upper))
+    };
+    let child = &interior.children[index];
+    let Some(buffer) = child.buffer.get() else {
+        return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
+    };
+    let mut bounds = place.bounds.clone();
+    if index > 0 {
+        bounds.lower = bounds.lower.max(names.to_full(&interior.pivots[index - 1]));
+    }
+    if let Some(pivot) = interior.pivots.get(index) {
+        bounds.upper = bounds.upper.min(names.to_full(pivot));
+    }
+    // Where a goto covers the near end of the range, it leads on; where one comes later, the piece ends at it.
+    let mut goto = None;
+    for other in buffer.gotos() {
+        let covered = KeyRange::new(names.to_full(&other.range.lower), names.to_full(&other.range.upper));
+        let is_here = if forward {
+            covered.lower <= range.lower && range.lower < covered.upper
+        } else {
+            covered.lower < range.upper && range.upper <= covered.upper
+        };
+        if is_here {
+            bounds = bounds.intersection(&covered);
+            goto = Some(other);
+            break;
+        }
+        if forward && covered.lower > range.lower {
+            bounds.upper = bounds.upper.min(covered.lower);
+        } else if !forward && covered.upper < range.upper {
+            bounds.lower = bounds.lower.max(covered.upper);
+        }
+    }
+    let (id, height, strip, prepend) = match goto {
+        Some(goto) => (goto.target, goto.height, goto.xf.strip as usize, &goto.xf.prepend[..]),
+        None if child.id.is_empty() => (child.id, 0, 0, &[][..]),
+        None => (child.id, height.wrapping_sub(1), child.strip as usize, child.prepended()),
+    };
+    let next = (forward && goto.is_none())
+        .then(|| interior.children.get(index + 1).map_or(NodeId::EMPTY, |next| next.id));
+    let names = names.below(&bounds, strip, prepend).ok_or_else(|| lifts_too_much(node))?;
+    Ok(WayDown { buffer, id, height, names, bounds, next })
 }
 
 /// The messages of one level inside the piece, nearest first.
@@ -200,7 +255,12 @@ struct Overlay<'a> {
 }
 
 /// Merges a basement's entries with the messages above; returns how far it got.
-fn merge(entries: &[(Bytes, Bytes)], place: &Place<'_>, piece: &KeyRange, out: &mut Collector) -> Bound {
+pub(super) fn merge(
+    entries: &[(Bytes, Bytes)],
+    place: &Place<'_>,
+    piece: &KeyRange,
+    out: &mut Collector,
+) -> Bound {
     let forward = out.direction == Direction::Forward;
     let prefix = &place.names.prefix;
     let mut overlays = Vec::new();
