@@ -26,6 +26,8 @@ pub enum Structure {
     LogRecord = 9,
     /// Bytes of a value that a binding record points at.
     BoundBytes = 10,
+    /// What goes from volume to volume.
+    SendStream = 11,
 }
 
 impl Structure {
@@ -42,6 +44,7 @@ impl Structure {
             Self::LogPayload => "log batch payload",
             Self::LogRecord => "log record",
             Self::BoundBytes => "bound bytes of the log",
+            Self::SendStream => "stream of a snapshot",
         }
     }
 }

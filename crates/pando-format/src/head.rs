@@ -39,7 +39,12 @@ impl Structure {
             Self::TablePage => Some(*b"PandoTab"),
             Self::IndexPage => Some(*b"PandoIdx"),
             Self::LogBatch => Some(*b"PandoLog"),
-            Self::LeafPart | Self::BufferPart | Self::LogPayload | Self::LogRecord | Self::BoundBytes => None,
+            Self::LeafPart
+            | Self::BufferPart
+            | Self::LogPayload
+            | Self::LogRecord
+            | Self::BoundBytes
+            | Self::SendStream => None,
         }
     }
 }

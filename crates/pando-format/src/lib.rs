@@ -22,6 +22,7 @@ pub mod message;
 pub mod node;
 pub mod operation;
 pub mod part;
+pub mod send_stream;
 pub mod superblock;
 pub mod version;
 

@@ -102,3 +102,37 @@ fn log() {
     let bytes = exact("log_record/binding.bin", &sample::join(&record.pieces));
     assert_eq!(log_record::decode_record(&bytes, Lsn(0)), Ok(LogRecord::Binding(sample::binding())));
 }
+
+#[test]
+fn stream_of_a_snapshot() {
+    use pando_format::send_stream::*;
+    let mut stream = encode_preamble();
+    let mut chain = Chain::default();
+    let snapshot = SnapshotId { volume: *b"fixture's volume", number: 70_001, seconds: 5, nanoseconds: 6 };
+    let base = Some(SnapshotId { number: 70_000, ..snapshot });
+    let begin = Begin { snapshot, base, counter: 1 << 17, name: "two".into(), root: "the root".into() };
+    let change = |tree, key: &'static [u8], value: Option<&'static [u8]>| KeyChange {
+        tree,
+        key: key.into(),
+        value: value.map(Bytes::from_static),
+    };
+    let changes = vec![
+        change(Tree::Metadata, b"\0\0file", Some(b"a record")),
+        change(Tree::Metadata, b"\0\0file too", None),
+        change(Tree::Data, b"\0\0file\0\0\0\0\0\0\0\0\0", Some(b"a block")),
+    ];
+    let frames = [Frame::Begin(begin), Frame::Changes(changes), Frame::End(3)];
+    for frame in &frames {
+        stream.extend(frame.encode(&mut chain));
+    }
+    let bytes = exact("send_stream/incremental.bin", &stream);
+    decode_preamble(&bytes.slice(..PREAMBLE_LENGTH)).unwrap();
+    let mut rest = bytes.slice(PREAMBLE_LENGTH..);
+    let mut chain = Chain::default();
+    for frame in frames {
+        let header = FrameHeader::decode(&rest.split_to(FRAME_HEADER_LENGTH)).unwrap();
+        let payload = rest.split_to(header.payload_length as usize);
+        assert_eq!(Frame::decode(&header, &payload, &mut chain), Ok(frame));
+    }
+    assert!(rest.is_empty());
+}

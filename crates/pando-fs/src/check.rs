@@ -63,6 +63,7 @@ pub fn check(engine: &Engine, progress: &mut dyn FnMut(u64)) -> Result<Report> {
         tree: Bytes::new(),
         tree_delta: 0,
         has_root: false,
+        receiving: HashSet::new(),
         nameless: HashSet::new(),
         directories: HashMap::new(),
         redirects: HashMap::new(),
@@ -108,6 +109,8 @@ struct Check<'a> {
     tree_delta: u64,
     /// The root directory of the live tree has been seen.
     has_root: bool,
+    /// Prefixes of snapshots that are being received, which will be given up at the next mount.
+    receiving: HashSet<Bytes>,
     /// Snapshots whose name has not come yet.
     nameless: HashSet<u64>,
     /// Those of this tree, by path.
@@ -129,6 +132,19 @@ impl Check<'_> {
     }
 
     fn metadata(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let mut range = Some(KeyRange::prefix(vec![key::RECEIVING_TAG]));
+        while let Some(part) = range {
+            let scan = self.scan(Tree::Metadata, &part, LIMIT)?;
+            for (key, _) in scan.entries {
+                match key[1..].try_into() {
+                    Ok(number) => {
+                        self.receiving.insert(key::snapshot_prefix(u64::from_be_bytes(number)));
+                    }
+                    Err(_) => self.problem("FS-8", &key, "is no snapshot that is being received"),
+                }
+            }
+            range = scan.rest;
+        }
         let mut range = Some(KeyRange::all());
         while let Some(part) = range {
             let scan = self.scan(Tree::Metadata, &part, LIMIT)?;
@@ -160,6 +176,8 @@ impl Check<'_> {
         }
         let is_live = self.tree.is_empty();
         match rest.first() {
+            Some(&key::RECEIVING_TAG) if is_live => {}
+            _ if self.receiving.contains(&self.tree) => {}
             _ if key[..] == *key::INODE_COUNTER => {}
             Some(&key::SNAPSHOT_NAME_TAG) if is_live => self.snapshot_name(key, value),
             Some(&key::LINK_NAME_TAG) => self.list_entry(key, &rest, value)?,
@@ -417,6 +435,11 @@ impl Check<'_> {
             return Ok(next_key());
         };
         let owner = data_key.slice(..length);
+        if let Some((tree, _)) = key::split_snapshot(data_key)
+            && self.receiving.contains(tree)
+        {
+            return Ok(Bound::after(Bytes::copy_from_slice(tree)));
+        }
         let parked = self.parked.get(&owner).copied();
         let record_key = parked.map_or(owner.clone(), key::orphan_key);
         let value = self.engine.waiting(|| self.engine.get(Tree::Metadata, &record_key))?;

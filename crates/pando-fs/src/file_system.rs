@@ -149,6 +149,7 @@ impl FileSystem {
         fs.table.insert(&snapshots);
         if !read_only {
             fs.delete_orphans()?;
+            fs.give_up_receiving()?;
         }
         Ok(Arc::new(fs))
     }

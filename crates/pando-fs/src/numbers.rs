@@ -42,6 +42,21 @@ impl Numbers {
         reserved.start += 1;
         Ok(number)
     }
+
+    /// From now on gives out only numbers that are not below this one.
+    pub(crate) fn raise(&self, store: &Store, least: u64) -> Result<()> {
+        let mut reserved = self.reserved.lock();
+        if reserved.start >= least {
+            return Ok(());
+        }
+        let end = reserved.end.max(least);
+        let mut batch = Batch::new();
+        batch.put(Tree::Metadata, key::INODE_COUNTER, encode_counter(end));
+        store.apply(batch)?;
+        reserved.start = least;
+        reserved.end = end;
+        Ok(())
+    }
 }
 
 /// The counter's value as stored.

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
+use pando_engine::{Batch, KeyRange, ScanLimit, Tree, VolumeId};
 
 use crate::inode::{Inode, Place, States};
 use crate::namei::check_name;
@@ -33,6 +33,8 @@ const KIND: u8 = 2;
 const LENGTH: usize = 32;
 /// Flag: what lies in it may be changed.
 const WRITABLE: u16 = 1;
+/// With where it was received from.
+const RECEIVED_LENGTH: usize = LENGTH + 24;
 
 /// What the keys of the live tree begin with, those of its root directory's record and of orphans left out.
 pub(crate) const RANGES: [(Tree, &[u8]); 5] = [
@@ -54,6 +56,8 @@ pub struct Snapshot {
     pub taken: SystemTime,
     /// Whether what lies in it may be changed.
     pub writable: bool,
+    /// If it was received: the volume on which it was taken, and its number there.
+    pub origin: Option<(VolumeId, u64)>,
 }
 
 impl Snapshot {
@@ -69,13 +73,17 @@ impl Snapshot {
         out.put_i64_le(taken.seconds);
         out.put_u32_le(taken.nanoseconds);
         out.put_bytes(0, 4);
+        if let Some((volume, number)) = &self.origin {
+            out.put_slice(volume);
+            out.put_u64_le(*number);
+        }
         out.freeze()
     }
 
     /// Reads an entry of the table. Never trusts the bytes.
     pub fn decode(name: &[u8], bytes: &[u8]) -> Option<Self> {
         let array = |at: usize| bytes.get(at..at + 8)?.try_into().ok();
-        if bytes.len() != LENGTH || bytes[..2] != [VERSION, KIND] {
+        if !matches!(bytes.len(), LENGTH | RECEIVED_LENGTH) || bytes[..2] != [VERSION, KIND] {
             return None;
         }
         let flags = u16::from_le_bytes([bytes[2], bytes[3]]);
@@ -86,7 +94,9 @@ impl Snapshot {
         let taken = Timestamp { seconds: i64::from_le_bytes(array(16)?), nanoseconds };
         let number = InodeNumber(u64::from_le_bytes(array(8)?));
         let writable = flags & WRITABLE != 0;
-        Some(Self { name: Bytes::copy_from_slice(name), number, taken: taken.into(), writable })
+        let volume = bytes.get(LENGTH..LENGTH + 16).and_then(|volume| volume.try_into().ok());
+        let origin = volume.and_then(|volume| Some((volume, u64::from_le_bytes(array(LENGTH + 16)?))));
+        Some(Self { name: Bytes::copy_from_slice(name), number, taken: taken.into(), writable, origin })
     }
 }
 
@@ -127,6 +137,7 @@ impl FileSystem {
             number: InodeNumber(number),
             taken: self.now().into(),
             writable,
+            origin: None,
         };
         batch.put(Tree::Metadata, name_key, snapshot.encode());
         self.store.apply(batch)
@@ -320,11 +331,16 @@ mod tests {
     fn an_entry_of_the_table_survives_the_way_there_and_back() {
         let taken = Timestamp { seconds: -7, nanoseconds: 5 };
         let number = InodeNumber(u64::MAX - 3);
-        let snapshot = Snapshot { name: "n".into(), number, taken: taken.into(), writable: true };
-        let bytes = snapshot.encode();
+        let taken_here =
+            Snapshot { name: "n".into(), number, taken: taken.into(), writable: true, origin: None };
+        let bytes = taken_here.encode();
         assert_eq!(bytes.len(), LENGTH);
+        assert_eq!(Snapshot::decode(b"n", &bytes), Some(taken_here.clone()));
+        let snapshot = Snapshot { origin: Some((*b"another volume..", 77)), ..taken_here };
+        let bytes = snapshot.encode();
+        assert_eq!(bytes.len(), RECEIVED_LENGTH);
         assert_eq!(Snapshot::decode(b"n", &bytes), Some(snapshot));
-        for length in 0..bytes.len() {
+        for length in (0..bytes.len()).filter(|length| *length != LENGTH) {
             assert_eq!(Snapshot::decode(b"n", &bytes[..length]), None);
         }
         assert_eq!(Snapshot::decode(b"n", &[&bytes[..], b"x"].concat()), None);

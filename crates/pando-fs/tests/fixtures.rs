@@ -54,9 +54,13 @@ fn snapshots() {
         number: InodeNumber(0x8877_6655_4433_2211),
         taken,
         writable: false,
+        origin: None,
     };
     let bytes = exact("snapshot/entry.bin", &snapshot.encode());
     assert_eq!(Snapshot::decode(b"today", &bytes), Some(snapshot.clone()));
+    let received = Snapshot { origin: Some((*b"another's volume", 77)), ..snapshot.clone() };
+    let bytes = exact("snapshot/received.bin", &received.encode());
+    assert_eq!(Snapshot::decode(b"today", &bytes), Some(received));
     let snapshot = Snapshot { writable: true, ..snapshot };
     let bytes = exact("snapshot/writable.bin", &snapshot.encode());
     assert_eq!(Snapshot::decode(b"today", &bytes), Some(snapshot));

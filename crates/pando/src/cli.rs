@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, clone, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, rm, snapshot, stat,
-    stats, umount,
+    cat, check, clone, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, receive, rm, send,
+    snapshot, stat, stats, umount,
 };
 use crate::failure::{Result, Status};
 
@@ -65,6 +65,10 @@ pub enum Command {
     Clone(clone::CloneArgs),
     /// Keep a whole volume as it is now, and go back to it.
     Snapshot(snapshot::SnapshotArgs),
+    /// Write a snapshot as a stream for another volume.
+    Send(send::SendArgs),
+    /// Make a snapshot of a stream from another volume.
+    Receive(receive::ReceiveArgs),
     /// Make directories in a volume.
     Mkdir(mkdir::MkdirArgs),
     /// Rename or move files inside a volume.
@@ -95,6 +99,8 @@ impl Command {
             Self::Cp(args) => cp::run(args),
             Self::Clone(args) => clone::run(args),
             Self::Snapshot(args) => snapshot::run(args),
+            Self::Send(args) => send::run(args),
+            Self::Receive(args) => receive::run(args),
             Self::Mkdir(args) => mkdir::run(args),
             Self::Mv(args) => mv::run(args),
             Self::Rm(args) => rm::run(args),

@@ -8,10 +8,14 @@
 //! * `usage`: who uses the space, as of the last checkpoint, or with `fresh` of one that is written for it.
 //! * `sync`: makes everything done so far durable.
 //! * `checkpoint`: writes a checkpoint.
-//! * `snapshot`: with `action`, `create`, `list`, `delete` or `rollback`, and `name`; to create, `writable` too.
+//! * `snapshot`: with `action`, `create`, `list`, `delete` or `rollback`, and `name`; to create, `writable` too; or `diff` and `send`,
+//!   whose answers follow what they found or sent.
+//! * `receive`: makes a snapshot, called `name` if that is there, of the stream that follows in pieces; one of 0 bytes ends it.
 //! * `mount`: mounts the snapshot `name` on the directory `mountpoint` with the mount options `options`.
 //! * `wait`: answered twice: at once, and when the volume has been closed after the unmount, with the last checkpoint on
 //!   the device.
+//!
+//! Where more than an answer is to be said, it comes in pieces before it: a line `{"piece":N}` and N bytes.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -22,6 +26,9 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 use serde_json::{Value, json};
+
+/// Bytes of a piece, at most.
+const PIECE_BYTES_MAX: u64 = 16 << 20;
 
 /// Longest line of a request, in bytes.
 pub const REQUEST_BYTES_MAX: u64 = 4096;
@@ -156,6 +163,23 @@ impl Connection {
         }
     }
 
+    /// The same where pieces come before it: they are written to `out`, whose errors end it.
+    fn receive_pieces(&mut self, out: &mut dyn Write) -> io::Result<Result<Value, ControlError>> {
+        loop {
+            let mut line = String::new();
+            match self.stream.read_line(&mut line) {
+                Ok(length) if length > 0 => {}
+                _ => return Ok(Err(ControlError::Ended)),
+            }
+            let Some(length) = piece_length(&line) else { return Ok(answer(&line)) };
+            let mut piece = vec![0; length];
+            if self.stream.read_exact(&mut piece).is_err() {
+                return Ok(Err(ControlError::Ended));
+            }
+            out.write_all(&piece)?;
+        }
+    }
+
     /// True as soon as there is something to receive, false if there is nothing after this time.
     pub fn has_answer_within(&mut self, time: Duration) -> bool {
         // Without the time-out it waits for as long as it takes, which is what the caller does next.
@@ -183,6 +207,116 @@ pub fn request_value(device: &str, request: &Value) -> Result<Value, ControlErro
     let mut connection = Connection::open(device)?;
     connection.send_value(request)?;
     connection.receive()
+}
+
+/// The same for a request whose answer comes behind pieces. The outer error is that of `out`.
+pub fn request_pieces(
+    device: &str,
+    request: &Value,
+    out: &mut dyn Write,
+) -> io::Result<Result<Value, ControlError>> {
+    let asked = Connection::open(device).and_then(|mut connection| {
+        connection.send_value(request)?;
+        Ok(connection)
+    });
+    match asked {
+        Ok(mut connection) => connection.receive_pieces(out),
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+/// The same for a request that is followed by what `input` gives. The outer error is that of `input`; the daemon has done nothing then.
+pub fn request_with_input(
+    device: &str,
+    request: &Value,
+    input: &mut dyn Read,
+) -> io::Result<Result<Value, ControlError>> {
+    let mut connection = match Connection::open(device) {
+        Ok(connection) => connection,
+        Err(error) => return Ok(Err(error)),
+    };
+    if let Err(error) = connection.send_value(request) {
+        return Ok(Err(error));
+    }
+    let mut piece = vec![0; INPUT_PIECE_BYTES];
+    loop {
+        let length = match input.read(&mut piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            length => length?,
+        };
+        let stream = connection.stream.get_mut();
+        let written = match length {
+            0 => stream.write_all(b"{\"piece\":0}\n"),
+            _ => Pieces(stream).write_all(&piece[..length]),
+        };
+        // Where it wants no more it has said why.
+        if length == 0 || written.is_err() {
+            return Ok(connection.receive());
+        }
+    }
+}
+
+/// What follows a request is sent in pieces of so many bytes.
+const INPUT_PIECE_BYTES: usize = 256 << 10;
+
+/// What is said in pieces, up to that of 0 bytes. A conversation that breaks off before is an error.
+pub struct FromPieces<R: BufRead> {
+    input: R,
+    left: usize,
+    ended: bool,
+}
+
+impl<R: BufRead> FromPieces<R> {
+    /// Reads pieces.
+    pub fn new(input: R) -> Self {
+        Self { input, left: 0, ended: false }
+    }
+}
+
+impl<R: BufRead> Read for FromPieces<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let broken = || io::Error::new(io::ErrorKind::ConnectionAborted, "its sender has gone");
+        if self.left == 0 && !self.ended {
+            let mut line = String::new();
+            self.input.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)?;
+            self.left = piece_length(&line).ok_or_else(broken)?;
+            self.ended = self.left == 0;
+        }
+        if self.ended {
+            return Ok(0);
+        }
+        let most = out.len().min(self.left);
+        match self.input.read(&mut out[..most])? {
+            0 if most > 0 => Err(broken()),
+            length => {
+                self.left -= length;
+                Ok(length)
+            }
+        }
+    }
+}
+
+/// Bytes of the piece that a line announces.
+fn piece_length(line: &str) -> Option<usize> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let length = line.get("piece")?.as_u64()?;
+    (length <= PIECE_BYTES_MAX).then_some(length as usize)
+}
+
+/// Says what is written to it in pieces.
+pub struct Pieces<W: Write>(pub W);
+
+impl<W: Write> Write for Pieces<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let length = bytes.len().min(PIECE_BYTES_MAX as usize);
+        self.0.write_all(format!("{{\"piece\":{length}}}\n").as_bytes())?;
+        self.0.write_all(&bytes[..length])?;
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 fn answer(line: &str) -> Result<Value, ControlError> {

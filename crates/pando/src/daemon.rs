@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use self::control_server::ControlServer;
+use self::control_server::{ControlServer, Talk};
 use self::log::Log;
 use self::snapshot_mounts::SnapshotMounts;
 use crate::control;
@@ -191,7 +191,8 @@ fn start_control(
     });
     let log = answerer.log.clone();
     let answerer = answerer.clone();
-    let answer = move |name: &str, request: &Value, peer: i32| answer(&answerer, name, request, &info, peer);
+    let answer =
+        move |name: &str, request: &Value, talk: Talk<'_>| answer(&answerer, name, request, &info, talk);
     let directory = control::own_directory();
     match ControlServer::start(&directory, unmounter.device(), Arc::new(answer)) {
         Ok(server) => Some(server),
@@ -207,16 +208,20 @@ fn answer(
     name: &str,
     request: &Value,
     info: &Value,
-    peer: i32,
+    talk: Talk<'_>,
 ) -> Option<Result<Value, String>> {
-    let with_fs = |call: &dyn Fn(&Arc<FileSystem>) -> Result<Value, String>| match answerer.fs.upgrade() {
-        Some(fs) => call(&fs),
-        None => Err("the volume is being closed".to_owned()),
-    };
+    let with_fs =
+        |call: &mut dyn FnMut(&Arc<FileSystem>) -> Result<Value, String>| match answerer.fs.upgrade() {
+            Some(fs) => call(&fs),
+            None => Err("the volume is being closed".to_owned()),
+        };
     let done = |result: pando_fs::Result<()>| result.map(|()| Value::Null).map_err(|error| error.to_string());
     match name {
-        "snapshot" => Some(with_fs(&|fs| snapshots::answer(fs, request, Some(&answerer.kernel)))),
-        "mount" => Some(with_fs(&|fs| snapshot_mounts::mount(answerer, fs, request, peer))),
+        "snapshot" => {
+            Some(with_fs(&mut |fs| snapshots::answer(fs, request, Some(&answerer.kernel), talk.output)))
+        }
+        "receive" => Some(with_fs(&mut |fs| snapshots::receive(fs, request, talk.input))),
+        "mount" => Some(with_fs(&mut |fs| snapshot_mounts::mount(answerer, fs, request, talk.peer))),
         "info" => {
             let mut info = info.clone();
             let mountpoints = answerer.mounts.mountpoints();
@@ -224,16 +229,16 @@ fn answer(
             info["snapshots"] = mountpoints.collect();
             Some(Ok(info))
         }
-        "stats" => Some(with_fs(&|fs| {
+        "stats" => Some(with_fs(&mut |fs| {
             let counters = fs.engine().stats().named().into_iter();
             Ok(counters.map(|(name, number)| (name.to_owned(), Value::from(number))).collect())
         })),
         "usage" => {
             let fresh = request["fresh"].as_bool().unwrap_or_default();
-            Some(with_fs(&|fs| usage::answer(fs, fresh)))
+            Some(with_fs(&mut |fs| usage::answer(fs, fresh)))
         }
-        "sync" => Some(with_fs(&|fs| done(fs.sync()))),
-        "checkpoint" => Some(with_fs(&|fs| done(fs.engine().checkpoint().map_err(Into::into)))),
+        "sync" => Some(with_fs(&mut |fs| done(fs.sync()))),
+        "checkpoint" => Some(with_fs(&mut |fs| done(fs.engine().checkpoint().map_err(Into::into)))),
         _ => None,
     }
 }

@@ -61,7 +61,8 @@ impl Output {
     }
 }
 
-fn write_failure(error: io::Error) -> Failure {
+/// The failure of a command that cannot write what it prints.
+pub fn write_failure(error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::OutputClosed,
         _ => Failure::new(format!("cannot write to standard output: {}", io_text(&error))),
@@ -101,6 +102,16 @@ pub fn put_name(object: &mut Map<String, Value>, field: &str, name: &[u8]) {
         let hex: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
         object.insert(format!("{field}_hex"), hex.into());
     }
+}
+
+/// The name that [`put_name`] put under a field.
+pub fn exact_name(object: &Value, field: &str) -> Vec<u8> {
+    let digits = object[format!("{field}_hex")].as_str();
+    let Some(digits) = digits else {
+        return object[field].as_str().unwrap_or_default().into();
+    };
+    let pairs = digits.as_bytes().chunks(2);
+    pairs.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 #[cfg(test)]

@@ -1,19 +1,30 @@
 //! Requests about snapshots: what the daemon of a mounted volume answers, and `pando snapshot` itself for one that is
 //! not mounted.
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use pando_fs::difference::{Entry, What};
 use pando_fs::operations::{Operations, ROOT, changing, waiting};
+use pando_fs::send::TransferError;
 use pando_fs::{Error, FileSystem, Vanished};
 use pando_fuse::Notifier;
 use serde_json::{Map, Value, json};
 
+use crate::attributes::type_name;
+use crate::failure::io_text;
 use crate::output::put_name;
 use crate::time::since_epoch;
 
-/// Does what a request says in its fields `action` (`create`, `list`, `delete`, `rollback`), `name` and, to create one, `writable`. What
+/// Does what a request says in its fields `action` (`create`, `list`, `delete`, `rollback`, `diff`, `send`), `name` and, to create one, `writable`. What
+/// comes before the answer goes to `out`. What
 /// the kernel of a mount remembers and is no more it is told to forget. Waits for the device. An error is the end of a sentence.
-pub fn answer(fs: &FileSystem, request: &Value, kernel: Option<&Notifier>) -> Result<Value, String> {
+pub fn answer(
+    fs: &FileSystem,
+    request: &Value,
+    kernel: Option<&Notifier>,
+    out: &mut dyn Write,
+) -> Result<Value, String> {
     let name = request["name"].as_str().unwrap_or_default().as_bytes();
     let done = |result: pando_fs::Result<()>| result.map(|()| Value::Null).map_err(|error| text(&error));
     match request["action"].as_str() {
@@ -30,6 +41,12 @@ pub fn answer(fs: &FileSystem, request: &Value, kernel: Option<&Notifier>) -> Re
             let back = changing(fs, |fs| fs.roll_back(name));
             let told = back.and_then(|vanished| forget_vanished(fs, &vanished, kernel));
             done(told.and_then(|()| fs.sync()))
+        }
+        Some("diff") => diff(fs, name, request, out),
+        Some("send") => {
+            let base = request["base"].as_str().map(str::as_bytes);
+            let sent = fs.send_snapshot(name, base, out).map_err(|error| transfer_text(&error))?;
+            Ok(json!({ "changes": sent.changes, "bytes": sent.bytes }))
         }
         Some("list") => {
             let snapshots = waiting(fs, FileSystem::snapshots).map_err(|error| text(&error))?;
@@ -71,6 +88,64 @@ pub fn mount_source(volume: &Path, name: &str) -> PathBuf {
     source.push("@");
     source.push(name);
     source.into()
+}
+
+/// Makes a snapshot of a stream. Waits for the stream and for the device.
+pub fn receive(fs: &FileSystem, request: &Value, input: &mut dyn Read) -> Result<Value, String> {
+    let name = request["name"].as_str().map(str::as_bytes);
+    let (snapshot, received) = fs.receive_snapshot(input, name).map_err(|error| transfer_text(&error))?;
+    Ok(json!({
+        "name": String::from_utf8_lossy(&snapshot.name), "changes": received.changes, "bytes": received.bytes
+    }))
+}
+
+fn transfer_text(error: &TransferError) -> String {
+    match error {
+        TransferError::Output(error) => format!("the stream cannot be written: {}", io_text(error)),
+        TransferError::Input(error) => format!("the stream cannot be read: {}", io_text(error)),
+        error => error.to_string(),
+    }
+}
+
+/// Writes what differs, each entry as JSON in a line of its own.
+fn diff(fs: &FileSystem, old: &[u8], request: &Value, out: &mut dyn Write) -> Result<Value, String> {
+    let new = request["new"].as_str().map(str::as_bytes);
+    let renames = request["renames"].as_bool().unwrap_or(true);
+    let mut written = Ok(());
+    let outcome = fs.differences(old, new, renames, &mut |entry| {
+        written = writeln!(out, "{}", line(entry));
+        written.is_ok()
+    });
+    written.map_err(|error| io_text(&error))?;
+    outcome.map(|()| Value::Null).map_err(|error| match error {
+        Error::Stale => "a snapshot was deleted meanwhile".to_owned(),
+        error => text(&error),
+    })
+}
+
+fn line(entry: &Entry) -> Value {
+    let mut object = Map::new();
+    let what = match &entry.what {
+        What::Created => "created",
+        What::Deleted => "deleted",
+        What::Changed => "changed",
+        What::Renamed(from) => {
+            put_name(&mut object, "from", from);
+            "renamed"
+        }
+    };
+    object.insert("what".to_owned(), what.into());
+    put_name(&mut object, "path", &entry.path);
+    object.insert("type".to_owned(), type_name(entry.file_type).into());
+    let changes = [
+        ("contents", entry.contents),
+        ("attributes", entry.attributes),
+        ("xattrs", entry.xattrs),
+        ("links", entry.links),
+    ];
+    let changes: Vec<_> = changes.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect();
+    object.insert("changes".to_owned(), changes.into());
+    object.into()
 }
 
 fn text(error: &Error) -> String {

@@ -18,6 +18,7 @@ mod pattern;
 mod pjdfstest;
 mod rename_tree;
 mod runner;
+mod send;
 mod snapshots;
 mod sqlite;
 mod tool;
@@ -105,6 +106,7 @@ const TESTS: &[Test] = &[
     test("rename-tree", &["tar", "diff", "perl", "xz"], rename_tree::run),
     test("clone", &["tar", "rsync", "diff", "awk", "xz", "sha256sum", "perl"], clone::run),
     test("snapshots", &["perl", "tar", "diff", "findmnt", "mountpoint", "fallocate"], snapshots::run),
+    test("send", &["diff", "rsync", "awk", "xz", "tar"], send::run),
     test("git", &["git"], git::run),
     test("sqlite-rollback", &["sqlite3"], sqlite::rollback_journal),
     test("sqlite-wal", &["sqlite3"], sqlite::write_ahead_log),

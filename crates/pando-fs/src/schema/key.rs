@@ -34,6 +34,9 @@ pub const SNAPSHOT_TAG: u8 = 5;
 /// First byte of the table of snapshots; the snapshot's name follows.
 pub const SNAPSHOT_NAME_TAG: u8 = 6;
 
+/// First byte of the list of snapshots that are being received; the snapshot's number (be64) follows.
+pub const RECEIVING_TAG: u8 = 7;
+
 /// Length of the keys that are a tag and a number.
 const NUMBERED_KEY_LENGTH: usize = 9;
 
@@ -89,6 +92,11 @@ pub fn split_snapshot(key: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Key of a snapshot's name.
 pub fn snapshot_name_key(name: &[u8]) -> Bytes {
     [&[SNAPSHOT_NAME_TAG], name].concat().into()
+}
+
+/// Key that says that a snapshot is being received.
+pub fn receiving_key(number: u64) -> Bytes {
+    numbered_key(RECEIVING_TAG, number)
 }
 
 fn numbered_key(tag: u8, number: u64) -> Bytes {

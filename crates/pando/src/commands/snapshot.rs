@@ -1,5 +1,6 @@
-//! `pando snapshot`: takes, lists, deletes snapshots, and goes back to one.
+//! `pando snapshot`: takes, lists, compares and deletes snapshots, and goes back to one.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::control;
 use crate::failure::{Failure, Result, Status, io_text};
-use crate::output::{Output, shown};
+use crate::output::{Output, exact_name, shown, write_failure};
 use crate::size::human;
 use crate::time::{DateTime, from_epoch};
 use crate::volume::{Purpose, Volume, name};
@@ -26,6 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   pando snapshot create /mnt before-upgrade
   pando snapshot list /mnt
+  pando snapshot diff /mnt before-upgrade
   cp /mnt/.snapshots/before-upgrade/etc/fstab /mnt/etc/
   pando snapshot rollback /mnt before-upgrade
   pando snapshot create --writable /mnt trial
@@ -46,6 +48,23 @@ struct Named {
     place: PathBuf,
     /// The snapshot's name.
     name: String,
+}
+
+#[derive(Debug, Args)]
+struct DiffArgs {
+    /// The directory that the volume is mounted on, or its image file or block device.
+    #[arg(value_name = "MOUNTPOINT|VOLUME")]
+    place: PathBuf,
+    /// The older snapshot.
+    old: String,
+    /// The newer one; without it, the volume as it is now.
+    new: Option<String>,
+    /// Show what has another name as gone and new, at once and in the order of the tree, without remembering anything.
+    #[arg(long)]
+    no_renames: bool,
+    /// Print a JSON object in each line.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -73,6 +92,12 @@ enum Action {
         #[arg(long, conflicts_with = "names")]
         json: bool,
     },
+    /// Show what differs between a snapshot and another one, or the volume as it is now.
+    ///
+    /// Each line says what has happened and to which path: + for what is new, - for what has gone, M for what has changed, R for what has
+    /// another name; with a directory goes all that is in it. What neither has changed is not looked at, so that it takes as long as there are
+    /// differences. Whether a file has changed is told by its size and times; when it was last read does not count.
+    Diff(DiffArgs),
     /// Delete a snapshot; the space that nothing else uses comes back in the background.
     Delete(Named),
     /// Make a volume what it was when the snapshot was taken.
@@ -90,18 +115,19 @@ pub fn run(args: &SnapshotArgs) -> Result<Status> {
         Action::Create { named: Named { place, name }, writable } => {
             let asked =
                 json!({ "request": "snapshot", "action": "create", "name": name, "writable": writable });
-            request(place, &asked, Purpose::Change)?;
+            request(place, &asked, Purpose::Change, &mut io::sink())?;
         }
         Action::Delete(Named { place, name }) => act(place, "delete", name)?,
         Action::Rollback(Named { place, name }) => act(place, "rollback", name)?,
         Action::List { place, names: true, .. } => list_names(place)?,
         Action::List { place, json, .. } => list(place, *json)?,
+        Action::Diff(args) => diff(args)?,
     }
     Ok(Status::Success)
 }
 
 /// The device number of the mount at a place; `None` if it is no directory, and thus a volume.
-fn mounted(place: &Path) -> Result<Option<String>, String> {
+pub fn mounted(place: &Path) -> Result<Option<String>, String> {
     if !place.is_dir() {
         return Ok(None);
     }
@@ -110,7 +136,7 @@ fn mounted(place: &Path) -> Result<Option<String>, String> {
 }
 
 /// What the daemon or the volume itself answers to a request.
-fn request(place: &Path, request: &Value, purpose: Purpose) -> Result<Value> {
+pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Write) -> Result<Value> {
     let action = request["action"].as_str().unwrap_or_default();
     let of = request["name"].as_str().map(|name| format!("{name} of ")).unwrap_or_default();
     let failed = |why: String| {
@@ -118,6 +144,8 @@ fn request(place: &Path, request: &Value, purpose: Purpose) -> Result<Value> {
             "create" => "take the snapshot",
             "delete" => "delete the snapshot",
             "rollback" => "go back to the snapshot",
+            "diff" => "compare the snapshot",
+            "send" => "send the snapshot",
             _ => "list the snapshots of",
         };
         Failure::new(format!("cannot {what} {of}{}: {why}", name(place)))
@@ -128,13 +156,14 @@ fn request(place: &Path, request: &Value, purpose: Purpose) -> Result<Value> {
             if let Ok(directory) = std::fs::File::open(place) {
                 let _ = rustix::fs::syncfs(directory);
             }
-            control::request_value(&device, request).map_err(|error| failed(error.to_string()))
+            let answered = control::request_pieces(&device, request, out).map_err(write_failure)?;
+            answered.map_err(|error| failed(error.to_string()))
         }
         None => {
             let volume = Volume::open(place, purpose)?;
             let outcome = match request["request"].as_str() {
                 Some("usage") => usage::answer(volume.file_system(), false),
-                _ => snapshots::answer(volume.file_system(), request, None),
+                _ => snapshots::answer(volume.file_system(), request, None, out),
             };
             let outcome = outcome.map_err(failed);
             volume.close().and(outcome)
@@ -144,12 +173,12 @@ fn request(place: &Path, request: &Value, purpose: Purpose) -> Result<Value> {
 
 fn act(place: &Path, action: &str, name: &str) -> Result<()> {
     let asked = json!({ "request": "snapshot", "action": action, "name": name });
-    request(place, &asked, Purpose::Change).map(drop)
+    request(place, &asked, Purpose::Change, &mut io::sink()).map(drop)
 }
 
 fn list_names(place: &Path) -> Result<()> {
     let asked = json!({ "request": "snapshot", "action": "list" });
-    let answer = request(place, &asked, Purpose::Read)?;
+    let answer = request(place, &asked, Purpose::Read, &mut io::sink())?;
     let mut output = Output::new();
     for snapshot in answer.as_array().into_iter().flatten() {
         output.name(snapshot["name"].as_str().unwrap_or_default().as_bytes())?;
@@ -160,7 +189,7 @@ fn list_names(place: &Path) -> Result<()> {
 
 fn list(place: &Path, as_json: bool) -> Result<()> {
     let asked = json!({ "request": "usage", "fresh": true });
-    let answer = request(place, &asked, Purpose::Read)?;
+    let answer = request(place, &asked, Purpose::Read, &mut io::sink())?;
     let answer = &answer["snapshots"];
     let bytes = |value: &Value| human(value.as_u64().unwrap_or_default());
     let mut output = Output::new();
@@ -178,4 +207,78 @@ fn list(place: &Path, as_json: bool) -> Result<()> {
         }
     }
     output.finish()
+}
+
+fn diff(args: &DiffArgs) -> Result<()> {
+    let DiffArgs { place, old, new, no_renames, json } = args;
+    let asked = json!({
+        "request": "snapshot", "action": "diff", "name": old, "new": new, "renames": !no_renames
+    });
+    let mut lines = Lines { output: Output::new(), json: *json, partial: Vec::new(), failure: None };
+    let outcome = request(place, &asked, Purpose::Read, &mut lines);
+    if let Some(failure) = lines.failure {
+        return Err(failure);
+    }
+    // What was found before a failure is printed before it is told.
+    lines.output.finish()?;
+    outcome.map(drop)
+}
+
+/// Prints what differs, given as lines of JSON in pieces.
+struct Lines {
+    output: Output,
+    json: bool,
+    partial: Vec<u8>,
+    failure: Option<Failure>,
+}
+
+impl Lines {
+    fn line(&mut self, line: &[u8]) -> Result<()> {
+        if self.json {
+            self.output.bytes(line)?;
+            return self.output.line("");
+        }
+        let Ok(entry) = serde_json::from_slice::<Value>(line) else { return Ok(()) };
+        let path = exact_name(&entry, "path");
+        let what = entry["what"].as_str().unwrap_or_default();
+        let renamed = what == "renamed";
+        if renamed {
+            self.output.bytes(b"R ")?;
+            self.output.name(&exact_name(&entry, "from"))?;
+            self.output.bytes(b" -> ")?;
+            self.output.name(&path)?;
+            self.output.line("")?;
+        }
+        let changed = entry["changes"].as_array().is_some_and(|changes| !changes.is_empty());
+        if renamed && (!changed || entry["type"] == "directory") {
+            return Ok(());
+        }
+        self.output.bytes(match what {
+            "created" => b"+ ",
+            "deleted" => b"- ",
+            _ => b"M ",
+        })?;
+        self.output.name(&path)?;
+        self.output.line("")
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.partial.extend_from_slice(bytes);
+        let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') else { return Ok(bytes.len()) };
+        let rest = self.partial.split_off(end + 1);
+        let whole = std::mem::replace(&mut self.partial, rest);
+        for line in whole[..end].split(|byte| *byte == b'\n') {
+            if let Err(failure) = self.line(line) {
+                self.failure = Some(failure);
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

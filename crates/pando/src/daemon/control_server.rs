@@ -3,7 +3,7 @@
 //! It holds no strong reference to the file system, so that the volume is free once the daemon has let go of it. One
 //! lock, for the list of those who wait for the end; nothing is locked while it is held.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::Mode;
 use serde_json::{Value, json};
 
-use crate::control::{REQUEST_BYTES_MAX, check_directory, lock_directory, socket_in};
+use crate::control::{FromPieces, Pieces, REQUEST_BYTES_MAX, check_directory, lock_directory, socket_in};
+
+/// What is said before an answer is gathered to pieces of so many bytes.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// What the daemon answers to a request; `None` if there is no such request.
 ///
-/// It is given the request's name, the whole of it, and the process that asks.
-pub type Answer = dyn Fn(&str, &Value, i32) -> Option<Result<Value, String>> + Send + Sync;
+/// It is given the request's name and the whole of it, and what belongs to it.
+pub type Answer = dyn Fn(&str, &Value, Talk<'_>) -> Option<Result<Value, String>> + Send + Sync;
+
+/// What belongs to a request and its answer.
+pub struct Talk<'a> {
+    /// The process that asks.
+    pub peer: i32,
+    /// What follows the request.
+    pub input: &'a mut dyn Read,
+    /// What comes before the answer.
+    pub output: &'a mut dyn Write,
+}
 
 /// A listening socket. Dropping it removes the socket's file; connections that are open are still served.
 pub struct ControlServer {
@@ -131,8 +144,20 @@ fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
             },
             Some(name) => {
                 let request = request.as_ref().unwrap_or(&Value::Null);
-                answer(name, request, peer.pid.as_raw_nonzero().get())
-                    .unwrap_or_else(|| Err(format!("there is no request '{name}'")))
+                let peer = peer.pid.as_raw_nonzero().get();
+                let mut pieces = BufWriter::with_capacity(PIECE_BYTES, Pieces(&mut writer));
+                let mut input = FromPieces::new(&mut reader);
+                let result = answer(name, request, Talk { peer, input: &mut input, output: &mut pieces });
+                if pieces.flush().is_err() {
+                    return;
+                }
+                if name == "receive" && !matches!(result, Some(Ok(_))) {
+                    // What is still to come is no request. Nobody may be left to hear why.
+                    drop(pieces);
+                    let _ = writer.write_all(line(result.unwrap_or(Ok(Value::Null))).as_bytes());
+                    return;
+                }
+                result.unwrap_or_else(|| Err(format!("there is no request '{name}'")))
             }
             None => Err("a request is a line such as {\"request\":\"info\"}".to_owned()),
         };
@@ -173,7 +198,7 @@ mod tests {
     }
 
     fn server(directory: &Path) -> ControlServer {
-        let answer = |request: &str, _: &Value, _: i32| match request {
+        let answer = |request: &str, _: &Value, _: Talk<'_>| match request {
             "info" => Some(Ok(json!({ "pid": 7 }))),
             "sync" => Some(Err("the device is gone".to_owned())),
             _ => None,

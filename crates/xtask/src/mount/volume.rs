@@ -62,10 +62,24 @@ pub struct Volume {
 impl Volume {
     /// Formats a new image of this size and mounts it. `options` go to `pando mount`.
     pub fn create(context: &Context, size_bytes: u64, options: &[&str]) -> Result<Volume, Failure> {
+        Self::create_named(context, "volume", size_bytes, options)
+    }
+
+    /// The same for a second one.
+    pub fn create_another(context: &Context, size_bytes: u64, options: &[&str]) -> Result<Volume, Failure> {
+        Self::create_named(context, "another", size_bytes, options)
+    }
+
+    fn create_named(
+        context: &Context,
+        name: &str,
+        size_bytes: u64,
+        options: &[&str],
+    ) -> Result<Volume, Failure> {
         let mut volume = Volume {
             context: context.clone(),
-            image: context.work.join("volume.img"),
-            root: Path::new(SCRATCH).join("volume"),
+            image: context.work.join(format!("{name}.img")),
+            root: Path::new(SCRATCH).join(name),
             daemon: None,
             options: options.iter().map(|option| option.to_string()).collect(),
         };

@@ -1,0 +1,291 @@
+//! Receiving a snapshot from a stream that [`crate::send`] wrote.
+//!
+//! What comes is put below a prefix of its own that nothing leads to, on top of a clone of the base; the last batch gives it its name. An entry
+//! under [`key::RECEIVING_TAG`] tells of it until then, so that what a crash leaves is deleted at the next mount. A stream that
+//! fails is given up at once.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use pando_engine::{Batch, KeyRange, Tree, copy_for_device, join};
+use pando_format::send_stream::{
+    Begin, Chain, FRAME_HEADER_LENGTH, Frame, FrameHeader, KeyChange, PREAMBLE_LENGTH, decode_preamble,
+};
+
+use crate::namei::check_name;
+use crate::operations::{FileType, InodeNumber, Operations, changing, waiting};
+use crate::schema::{NameRecord, Record, Timestamp, key, number};
+use crate::send::{TransferError, Transferred};
+use crate::snapshot::{RANGES, Snapshot};
+use crate::{Error, FileSystem, Result};
+
+/// A batch is applied when its operations have so many bytes: no more than the smallest log takes in one record.
+const BATCH_BYTES: usize = 128 << 10;
+
+/// Bytes of a whole block of a file.
+const BLOCK: usize = 4096;
+
+impl FileSystem {
+    /// Makes a snapshot of a stream, under the name that the stream says or another; it appears whole and durable, or not at all. An
+    /// incremental stream needs its base on this volume, under whatever name. Memory for one frame is used. Waits for the input and the
+    /// device.
+    ///
+    /// What a stream with valid checksums says is believed, as a volume is: it should come from a volume that is trusted.
+    pub fn receive_snapshot(
+        &self,
+        input: &mut dyn Read,
+        name: Option<&[u8]>,
+    ) -> Result<(Snapshot, Transferred), TransferError> {
+        self.check_writable()?;
+        let mut stream = Stream { input, chain: Chain::default(), read: Transferred::default() };
+        decode_preamble(&stream.bytes(PREAMBLE_LENGTH)?)?;
+        let Frame::Begin(begin) = stream.frame()? else {
+            return Err(TransferError::Refused("no beginning"));
+        };
+        let name = name.map_or(begin.name.clone(), Bytes::copy_from_slice);
+        check_name(&name)?;
+        if waiting(self, |fs| fs.store.get(Tree::Metadata, &key::snapshot_name_key(&name)))?.is_some() {
+            return Err(Error::Exists.into());
+        }
+        let number = self.begin_receiving(&begin)?;
+        let received = self.receive_changes(&mut stream, number).and_then(|()| {
+            let snapshot = Snapshot {
+                name,
+                number: InodeNumber(number),
+                taken: Timestamp { seconds: begin.snapshot.seconds, nanoseconds: begin.snapshot.nanoseconds }
+                    .into(),
+                writable: false,
+                origin: Some((begin.snapshot.volume, begin.snapshot.number)),
+            };
+            self.end_receiving(&snapshot)?;
+            Ok(snapshot)
+        });
+        match received {
+            Ok(snapshot) => Ok((snapshot, stream.read)),
+            Err(error) => {
+                // Where this fails the volume takes no changes any more, and the next mount does it.
+                let _ = changing(self, |fs| fs.store.apply(giving_up(number)));
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes what the changes are to be applied to.
+    fn begin_receiving(&self, begin: &Begin) -> Result<u64, TransferError> {
+        if begin.counter > number::COUNTED_END || begin.snapshot.nanoseconds >= 1_000_000_000 {
+            return Err(TransferError::Refused("numbers that no volume gives out"));
+        }
+        let root = Record::decode(&begin.root).ok().filter(|root| root.file_type == FileType::Directory);
+        let root = root.ok_or(TransferError::Refused("no root directory"))?;
+        // Going back to it makes its numbers those of this volume.
+        changing(self, |fs| fs.numbers.raise(&fs.store, begin.counter))?;
+        let number = changing(self, |fs| fs.numbers.allocate(&fs.store))?;
+        let volume = self.store.engine().superblock().volume;
+        let root = Record { number, delta: self.fresh_deltas(number), parked: Bytes::new(), ..root };
+        let begun = changing(self, |fs| {
+            let _epoch = fs.namespace.read();
+            let prefix = key::snapshot_prefix(number);
+            let mut batch = Batch::new();
+            batch.put(Tree::Metadata, key::receiving_key(number), vec![1]);
+            if let Some(base) = &begin.base {
+                let mut all = fs.snapshots()?.into_iter();
+                let base = all
+                    .find(|snapshot| !snapshot.writable && snapshot.id(volume) == *base)
+                    .ok_or(Error::Stale)?;
+                let from = key::snapshot_prefix(base.number.0);
+                for (tree, range) in RANGES {
+                    let ranges = [&from, &prefix].map(|prefix| key::in_snapshot(prefix, range));
+                    let [from, to] = ranges;
+                    batch.clone_range(tree, from, to);
+                }
+            }
+            batch.put(Tree::Metadata, prefix, root.encode());
+            fs.store.apply(batch)
+        });
+        match begun {
+            Ok(()) => Ok(number),
+            Err(Error::Stale) => Err(TransferError::NoBase),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn receive_changes(&self, stream: &mut Stream<'_>, number: u64) -> Result<(), TransferError> {
+        let prefix = key::snapshot_prefix(number);
+        loop {
+            match stream.frame()? {
+                Frame::Begin(_) => return Err(TransferError::Refused("a second beginning")),
+                Frame::End(changes) if changes != stream.read.changes => {
+                    return Err(TransferError::Refused("fewer changes than it says"));
+                }
+                Frame::End(_) => return stream.end(),
+                Frame::Changes(changes) => {
+                    stream.read.changes += changes.len() as u64;
+                    let mut batches = Batches { fs: self, batch: Batch::new(), bytes: 0, run: None };
+                    for change in changes {
+                        check_change(&change)?;
+                        batches.add(&prefix, change)?;
+                    }
+                    batches.apply()?;
+                }
+            }
+        }
+    }
+
+    /// Gives a snapshot that has been received its name.
+    fn end_receiving(&self, snapshot: &Snapshot) -> Result<()> {
+        changing(self, |fs| {
+            let _epoch = fs.namespace.write();
+            let name_key = key::snapshot_name_key(&snapshot.name);
+            if fs.store.get(Tree::Metadata, &name_key)?.is_some() {
+                return Err(Error::Exists);
+            }
+            let mut batch = Batch::new();
+            batch.put(Tree::Metadata, name_key, snapshot.encode());
+            batch.delete(Tree::Metadata, key::receiving_key(snapshot.number.0));
+            fs.store.apply(batch)
+        })?;
+        self.sync()
+    }
+
+    /// Deletes what was being received when the volume was last used. Waits for the device.
+    pub(crate) fn give_up_receiving(&self) -> Result<()> {
+        let mut range = Some(KeyRange::prefix(vec![key::RECEIVING_TAG]));
+        while let Some(part) = range {
+            let scan = waiting(self, |fs| fs.store.scan(Tree::Metadata, &part, crate::difference::CHUNK))?;
+            for (own, _) in scan.entries {
+                let Ok(number) = own[1..].try_into() else { continue };
+                changing(self, |fs| fs.store.apply(giving_up(u64::from_be_bytes(number))))?;
+            }
+            range = scan.rest;
+        }
+        Ok(())
+    }
+}
+
+/// What deletes a snapshot that is being received.
+fn giving_up(number: u64) -> Batch {
+    let mut batch = Batch::reclaiming();
+    for tree in Tree::ALL {
+        batch.delete_range(tree, KeyRange::prefix(key::snapshot_prefix(number)));
+    }
+    batch.delete(Tree::Metadata, key::receiving_key(number));
+    batch
+}
+
+/// Refuses what is no key of a snapshot, and values that cannot be read.
+fn check_change(change: &KeyChange) -> Result<(), TransferError> {
+    let KeyChange { tree, key, value } = change;
+    let is_inside = RANGES.iter().any(|(other, range)| other == tree && key.starts_with(range));
+    if !is_inside || (*tree == Tree::Metadata && key.len() > key::METADATA_KEY_LENGTH_MAX) {
+        return Err(TransferError::Refused("a key that cannot be in a snapshot"));
+    }
+    let Some(value) = value.as_ref().filter(|_| *tree == Tree::Metadata) else { return Ok(()) };
+    let is_sound = match key[0] {
+        key::LINK_NAME_TAG => value.len() == 8,
+        key::LINKED_TAG => Record::decode(value).is_ok(),
+        _ => NameRecord::decode(value).is_ok() && key::split_path_key(key).is_some(),
+    };
+    if is_sound { Ok(()) } else { Err(TransferError::Refused("an entry that makes no sense")) }
+}
+
+/// Gathers changes to batches.
+struct Batches<'a> {
+    fs: &'a FileSystem,
+    batch: Batch,
+    bytes: usize,
+    run: Option<Run>,
+}
+
+/// Blocks of a file that follow each other: the front of their keys, the first one's number, and the blocks.
+struct Run {
+    prefix: Bytes,
+    first: u64,
+    blocks: Vec<Bytes>,
+}
+
+impl Batches<'_> {
+    fn add(&mut self, snapshot: &Bytes, change: KeyChange) -> Result<()> {
+        let KeyChange { tree, key, value } = change;
+        let key = key::in_snapshot(snapshot, &key);
+        self.bytes += key.len() + value.as_ref().map_or(0, Bytes::len) + 64;
+        match value {
+            Some(value) if tree == Tree::Data && value.len() == BLOCK => self.add_block(key, value),
+            Some(value) => {
+                self.end_run();
+                // Not as a part of the frame, which it would keep in memory.
+                self.batch.put(tree, key, Bytes::copy_from_slice(&value));
+            }
+            None => {
+                self.end_run();
+                self.batch.delete(tree, key);
+            }
+        }
+        if self.bytes >= BATCH_BYTES { self.apply() } else { Ok(()) }
+    }
+
+    fn add_block(&mut self, key: Bytes, block: Bytes) {
+        // A large extended attribute can have this length too, and a name that ends so; to put it is all the same.
+        let split = key.len() - 8;
+        let mut number = [0; 8];
+        number.copy_from_slice(&key[split..]);
+        let number = u64::from_be_bytes(number);
+        let prefix = key.slice(..split);
+        if let Some(run) = &mut self.run
+            && run.prefix == prefix
+            && run.first.checked_add(run.blocks.len() as u64) == Some(number)
+        {
+            run.blocks.push(block);
+            return;
+        }
+        self.end_run();
+        self.run = Some(Run { prefix, first: number, blocks: vec![block] });
+    }
+
+    fn end_run(&mut self) {
+        let Some(Run { prefix, first, blocks }) = self.run.take() else { return };
+        let bytes = if let [block] = &blocks[..] { copy_for_device(block) } else { join(&blocks) };
+        self.batch.put_run(Tree::Data, prefix, first, bytes);
+    }
+
+    fn apply(&mut self) -> Result<()> {
+        self.end_run();
+        self.bytes = 0;
+        let batch = std::mem::take(&mut self.batch);
+        changing(self.fs, |fs| fs.store.apply(batch.clone()))
+    }
+}
+
+/// Reads frames.
+struct Stream<'a> {
+    input: &'a mut dyn Read,
+    chain: Chain,
+    read: Transferred,
+}
+
+impl Stream<'_> {
+    fn bytes(&mut self, length: usize) -> Result<Bytes, TransferError> {
+        let mut bytes = vec![0; length];
+        match self.input.read_exact(&mut bytes) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(TransferError::CutOff),
+            Err(error) => return Err(TransferError::Input(error)),
+        }
+        self.read.bytes += length as u64;
+        Ok(bytes.into())
+    }
+
+    fn frame(&mut self) -> Result<Frame, TransferError> {
+        let header = FrameHeader::decode(&self.bytes(FRAME_HEADER_LENGTH)?)?;
+        let payload = self.bytes(header.payload_length as usize)?;
+        Ok(Frame::decode(&header, &payload, &mut self.chain)?)
+    }
+
+    /// Makes sure that nothing follows.
+    fn end(&mut self) -> Result<(), TransferError> {
+        match self.bytes(1) {
+            Err(TransferError::CutOff) => Ok(()),
+            Ok(_) => Err(TransferError::GoesOn),
+            Err(error) => Err(error),
+        }
+    }
+}

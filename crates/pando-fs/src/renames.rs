@@ -1,0 +1,204 @@
+//! Pairs of names that have gone and names that have come and lead to the same inode: renames.
+//!
+//! Where directories come or go, only the topmost is known at first. What finds its other half is compared inside, under both
+//! its paths; of what does not, the directories are opened, those that were born later first, since nothing can be their other half, and the
+//! search goes on with what is in them. Names of a file with several links are a pair only if one has gone and one has come: with more, which
+//! became which cannot be told.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pando_engine::{KeyRange, Tree};
+
+use crate::Result;
+use crate::difference::{Entry, Found, Identity, Walk, What, path_of, shown_path, subtree};
+use crate::operations::FileType;
+use crate::schema::{Timestamp, key};
+
+/// A name that is there on one side only.
+#[derive(Debug, Clone)]
+pub(crate) struct Gone {
+    pub(crate) path_key: Bytes,
+    pub(crate) found: Found,
+}
+
+/// What is kept of it.
+struct Kept {
+    gone: Gone,
+    /// What lies in it is among the names.
+    opened: bool,
+}
+
+/// What is known while renames are looked for.
+#[derive(Default)]
+pub(crate) struct Pairs {
+    /// On the old side only, and on the new side only, by what they lead to.
+    names: [BTreeMap<Identity, Vec<Kept>>; 2],
+    /// Those that may be pairs.
+    ready: Vec<Identity>,
+    /// When the old side was.
+    taken: Option<Timestamp>,
+    /// Directories that have not been opened.
+    closed: [Vec<Identity>; 2],
+    /// Those of the new side that were born later than the old side.
+    closed_later: Vec<Identity>,
+    /// New and old paths of directories that were renamed.
+    renamed: Vec<(Bytes, Bytes)>,
+}
+
+impl Pairs {
+    pub(crate) fn new(taken: Option<Timestamp>) -> Self {
+        Self { taken, ..Self::default() }
+    }
+
+    pub(crate) fn add(&mut self, side: usize, gone: Gone) {
+        let identity = gone.found.identity;
+        self.ready.push(identity);
+        if gone.found.record.file_type == FileType::Directory {
+            let when = |time: Timestamp| (time.seconds, time.nanoseconds);
+            let born = when(gone.found.record.born);
+            let later = side == 1 && self.taken.is_some_and(|taken| born > when(taken));
+            let closed = if later { &mut self.closed_later } else { &mut self.closed[side] };
+            closed.push(identity);
+        }
+        self.names[side].entry(identity).or_default().push(Kept { gone, opened: false });
+    }
+
+    /// The only two names of an inode, if it has one on each side.
+    fn take_pair(&mut self, identity: &Identity, linked: bool) -> Option<[Kept; 2]> {
+        let one = |side: usize| match self.names[side].get(identity).map(Vec::as_slice) {
+            Some([kept]) if linked || !kept.gone.found.linked => Some(()),
+            _ => None,
+        };
+        one(0).and(one(1))?;
+        let pair = [0, 1].map(|side| self.names[side].remove(identity)?.pop());
+        match pair {
+            [Some(old), Some(new)] => Some([old, new]),
+            _ => None,
+        }
+    }
+
+    /// Forgets what was found in a directory on one side.
+    fn forget_below(&mut self, side: usize, path_key: &[u8]) {
+        let (subtree, children) = (subtree(path_key), key::children_prefix(&path_of(path_key)));
+        self.names[side].retain(|_, kept| {
+            kept.retain(|kept| {
+                !kept.gone.path_key.starts_with(&subtree) && !kept.gone.path_key.starts_with(&children)
+            });
+            !kept.is_empty()
+        });
+    }
+
+    /// Where a name of the new side was before the directories above it were renamed.
+    pub(crate) fn old_key(&self, new_key: &Bytes) -> Bytes {
+        let above = self
+            .renamed
+            .iter()
+            .filter(|(new, _)| new_key.starts_with(new) && new_key.get(new.len()) == Some(&0));
+        match above.max_by_key(|(new, _)| new.len()) {
+            Some((new, old)) => [&old[..], &new_key[new.len()..]].concat().into(),
+            None => new_key.clone(),
+        }
+    }
+}
+
+impl Walk<'_> {
+    /// Finds the renames among the names that have come and gone, and tells of all of them.
+    pub(crate) fn pair(&mut self) -> Result<()> {
+        if self.pairs.is_none() {
+            return Ok(());
+        }
+        loop {
+            while let Some(identity) = self.pairs().ready.pop() {
+                if let Some(pair) = self.pairs().take_pair(&identity, false) {
+                    self.renamed(pair)?;
+                }
+            }
+            if !self.open_one()? {
+                break;
+            }
+        }
+        let several: Vec<_> = self.pairs().names[0].keys().copied().collect();
+        for identity in several {
+            if let Some(pair) = self.pairs().take_pair(&identity, true) {
+                self.renamed(pair)?;
+            }
+        }
+        for (side, what) in [(0, What::Deleted), (1, What::Created)] {
+            let names = std::mem::take(&mut self.pairs().names[side]);
+            let mut left: Vec<_> = names.into_values().flatten().map(|kept| kept.gone).collect();
+            left.sort_by_cached_key(|gone| path_of(&gone.path_key));
+            for gone in left {
+                let file_type = gone.found.record.file_type;
+                (self.emit)(&Entry::whole(what.clone(), shown_path(&gone.path_key), file_type))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pairs(&mut self) -> &mut Pairs {
+        self.pairs.as_mut().expect("renames are looked for")
+    }
+
+    fn renamed(&mut self, pair: [Kept; 2]) -> Result<()> {
+        let is_directory = pair[1].gone.found.record.file_type == FileType::Directory;
+        for (side, kept) in pair.iter().enumerate().filter(|(_, kept)| kept.opened) {
+            self.pairs().forget_below(side, &kept.gone.path_key);
+        }
+        let [old, new] = pair.map(|kept| kept.gone);
+        let what = What::Renamed(shown_path(&old.path_key));
+        if old.path_key != new.path_key {
+            self.changed(&old.found.record, &new.found.record, &shown_path(&new.path_key), what)?;
+        } else {
+            let path = shown_path(&new.path_key);
+            self.changed(&old.found.record, &new.found.record, &path, What::Changed)?;
+        }
+        if is_directory {
+            let paths = [path_of(&old.path_key), path_of(&new.path_key)];
+            self.pairs().renamed.push((paths[1].clone(), paths[0].clone()));
+            self.below(paths)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the names in a directory that has no other half so far; false if there is none left.
+    fn open_one(&mut self) -> Result<bool> {
+        let pairs = self.pairs();
+        let (side, identity) = match (pairs.closed_later.pop(), pairs.closed[0].pop()) {
+            (Some(later), old) => {
+                pairs.closed[0].extend(old);
+                (1, later)
+            }
+            (None, Some(old)) => (0, old),
+            (None, None) => match pairs.closed[1].pop() {
+                Some(new) => (1, new),
+                None => return Ok(false),
+            },
+        };
+        let Some(kept) = pairs.names[side].get_mut(&identity).and_then(|names| names.first_mut()) else {
+            return Ok(true);
+        };
+        kept.opened = true;
+        let path = path_of(&kept.gone.path_key);
+        let fs = self.fs;
+        let prefix = key::in_snapshot(&self.sides[side].prefix, &key::children_prefix(&path));
+        let mut range = Some(KeyRange::prefix(prefix));
+        while let Some(part) = range {
+            let tree = &self.sides[side];
+            let (rest, found) = fs.read_sides(&[tree], |fs| {
+                let scan = fs.store.scan(Tree::Metadata, &part, crate::difference::CHUNK)?;
+                let found = scan.entries.into_iter().map(|(own, value)| {
+                    let path_key = own.slice(tree.prefix.len()..);
+                    let found = tree.found(fs, &path_key, &value)?;
+                    Ok(Gone { path_key, found })
+                });
+                Ok((scan.rest, found.collect::<Result<Vec<_>>>()?))
+            })?;
+            for gone in found {
+                self.pairs().add(side, gone);
+            }
+            range = rest;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,211 @@
+//! Sending a snapshot: what a receiver has to put and delete to have it, as a stream (`pando-format`'s `send_stream`).
+//!
+//! A snapshot is keys below a prefix, so its stream is the keys that differ from those of the base, or all. Inode numbers go as they are stored:
+//! the delta on the root's record, which each volume makes for itself, keeps them apart from others. So nothing that a record
+//! says is lost.
+
+use std::io::{self, Write};
+
+use bytes::Bytes;
+use pando_engine::{KeyRange, ScanLimit, Tree};
+use pando_format::FormatError;
+use pando_format::send_stream::{Begin, Chain, Frame, KeyChange, SnapshotId, encode_preamble};
+
+use crate::difference::TreeSide;
+use crate::operations::waiting;
+use crate::schema::{Record, Timestamp, key};
+use crate::snapshot::{RANGES, Snapshot};
+use crate::{Error, FileSystem, numbers};
+
+/// A frame is written when it has come to so many bytes.
+const FRAME_BYTES: usize = 1 << 20;
+
+/// As much is read at once.
+const CHUNK: ScanLimit = ScanLimit { entries: 4096, bytes: FRAME_BYTES };
+
+/// Why a snapshot was not sent or received. Nothing has changed then.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The volume said no.
+    Volume(Error),
+    /// The stream could not be written.
+    Output(io::Error),
+    /// The stream could not be read.
+    Input(io::Error),
+    /// It ends before its end.
+    CutOff,
+    /// It is damaged, no stream at all, or of a later version.
+    Stream(FormatError),
+    /// Something follows its end.
+    GoesOn,
+    /// It holds what cannot be in a snapshot.
+    Refused(&'static str),
+    /// It begins from a snapshot that is not there.
+    NoBase,
+    /// A writable snapshot is no moment that another volume could know again.
+    Writable,
+}
+
+impl From<Error> for TransferError {
+    fn from(error: Error) -> Self {
+        Self::Volume(error)
+    }
+}
+
+impl From<FormatError> for TransferError {
+    fn from(error: FormatError) -> Self {
+        Self::Stream(error)
+    }
+}
+
+impl std::fmt::Display for TransferError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Volume(Error::NotFound) => f.write_str("there is no such snapshot"),
+            Self::Volume(Error::Exists) => f.write_str("there is a snapshot of this name already"),
+            Self::Volume(Error::Stale) => f.write_str("a snapshot was deleted meanwhile"),
+            Self::Volume(Error::Invalid) => f.write_str("this cannot be a snapshot's name"),
+            Self::Volume(error) => error.fmt(f),
+            Self::Output(error) => write!(f, "the stream cannot be written: {error}"),
+            Self::Input(error) => write!(f, "the stream cannot be read: {error}"),
+            Self::CutOff => f.write_str("the stream ends too soon; nothing was received"),
+            Self::Stream(FormatError::Version { found, supported, .. }) => write!(
+                f,
+                "the stream has version {found}, and this program understands version {supported}; use a newer one"
+            ),
+            Self::Stream(FormatError::Magic { .. }) => f.write_str("this is no stream of 'pando send'"),
+            Self::Stream(error) => write!(f, "{error}; nothing was received"),
+            Self::GoesOn => f.write_str("something follows the end of the stream; nothing was received"),
+            Self::Refused(what) => write!(f, "the stream holds {what}; nothing was received"),
+            Self::Writable => f.write_str(
+                "a writable snapshot is neither sent nor a base; take a read-only one with 'pando snapshot create'",
+            ),
+            Self::NoBase => f.write_str(
+                "the snapshot that the stream begins from is not on this volume; receive that one first, or send \
+                 the whole one without -i",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TransferError {}
+
+/// What was sent or received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Transferred {
+    /// Keys put or deleted.
+    pub changes: u64,
+    /// Bytes of the stream.
+    pub bytes: u64,
+}
+
+impl Snapshot {
+    /// Names it among the snapshots of all volumes: wherever it was received, it has the same.
+    pub(crate) fn id(&self, volume: pando_engine::VolumeId) -> SnapshotId {
+        let (volume, number) = self.origin.unwrap_or((volume, self.number.0));
+        let Timestamp { seconds, nanoseconds } = self.taken.into();
+        SnapshotId { volume, number, seconds, nanoseconds }
+    }
+}
+
+impl FileSystem {
+    /// Writes a snapshot to a stream: what differs from the base, or all of it. A snapshot that is deleted meanwhile is an error, and what was
+    /// written has no end. Waits for the device and for the output.
+    pub fn send_snapshot(
+        &self,
+        name: &[u8],
+        base: Option<&[u8]>,
+        out: &mut dyn Write,
+    ) -> Result<Transferred, TransferError> {
+        let new = self.snapshot_side(name)?;
+        let old = match base {
+            Some(base) => self.snapshot_side(base)?,
+            // No snapshot has this number.
+            None => TreeSide::new(key::snapshot_prefix(0), None),
+        };
+        let sides = [&old, &new];
+        if sides.iter().filter_map(|side| side.snapshot.as_ref()).any(|snapshot| snapshot.writable) {
+            return Err(TransferError::Writable);
+        }
+        let volume = self.store.engine().superblock().volume;
+        let id = |side: &TreeSide| side.snapshot.as_ref().map(|snapshot| snapshot.id(volume));
+        let root = self.read_sides(&sides, |fs| fs.store.record(&new.prefix))?.ok_or(Error::Stale)?;
+        let root = Record { number: 0, delta: 0, ..root };
+        let counter = waiting(self, |fs| fs.store.get(Tree::Metadata, key::INODE_COUNTER))?;
+        let begin = Begin {
+            snapshot: id(&new).unwrap_or_default(),
+            base: id(&old),
+            counter: numbers::decode_counter(counter.as_ref())?,
+            name: Bytes::copy_from_slice(name),
+            root: root.encode(),
+        };
+        let mut frames = Frames {
+            out,
+            chain: Chain::default(),
+            changes: Vec::new(),
+            bytes: 0,
+            sent: Transferred::default(),
+        };
+        frames.raw(&encode_preamble())?;
+        frames.frame(&Frame::Begin(begin))?;
+        for (tree, prefix) in RANGES {
+            let mut range = Some(KeyRange::prefix(prefix));
+            while let Some(part) = range {
+                let engine = self.store.engine();
+                let compared = self.read_sides(&sides, |_| {
+                    Ok(engine.compare(tree, &old.prefix, &new.prefix, &part, CHUNK)?)
+                })?;
+                for difference in compared.differences {
+                    frames.change(KeyChange { tree, key: difference.key, value: difference.new })?;
+                }
+                range = compared.rest;
+            }
+        }
+        frames.cut()?;
+        let end = Frame::End(frames.sent.changes);
+        frames.frame(&end)?;
+        frames.out.flush().map_err(TransferError::Output)?;
+        Ok(frames.sent)
+    }
+}
+
+/// Writes frames.
+struct Frames<'a> {
+    out: &'a mut dyn Write,
+    chain: Chain,
+    /// Those of the next frame, and what they count.
+    changes: Vec<KeyChange>,
+    bytes: usize,
+    sent: Transferred,
+}
+
+impl Frames<'_> {
+    fn raw(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
+        self.out.write_all(bytes).map_err(TransferError::Output)?;
+        self.sent.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn frame(&mut self, frame: &Frame) -> Result<(), TransferError> {
+        let bytes = frame.encode(&mut self.chain);
+        self.raw(&bytes)
+    }
+
+    fn change(&mut self, change: KeyChange) -> Result<(), TransferError> {
+        self.bytes += change.length();
+        self.changes.push(change);
+        self.sent.changes += 1;
+        if self.bytes >= FRAME_BYTES { self.cut() } else { Ok(()) }
+    }
+
+    /// Writes the changes so far as a frame.
+    fn cut(&mut self) -> Result<(), TransferError> {
+        self.bytes = 0;
+        if self.changes.is_empty() {
+            return Ok(());
+        }
+        let frame = Frame::Changes(std::mem::take(&mut self.changes));
+        self.frame(&frame)
+    }
+}

@@ -1,0 +1,449 @@
+//! Snapshots that go to another volume, whole and as what has changed since another one.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::Volume;
+use pando_device::SimulatedDevice;
+use pando_device::simulated::{Fault, Random};
+use pando_engine::{Background, Direction, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+use pando_fs::operations::{
+    AllocateMode, Caller, FileType, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes, SetTime,
+    XattrMode, changing, waiting,
+};
+use pando_fs::schema::{NameRecord, Record, key};
+use pando_fs::send::TransferError;
+use pando_fs::{Error, FileSystem, InodeNumber, Snapshot};
+
+fn take(fs: &FileSystem, name: &str) {
+    changing(fs, |fs| fs.take_snapshot(name.as_bytes(), false)).unwrap();
+}
+
+fn send(fs: &FileSystem, name: &str, base: Option<&str>) -> Vec<u8> {
+    let mut stream = Vec::new();
+    fs.send_snapshot(name.as_bytes(), base.map(str::as_bytes), &mut stream).unwrap();
+    stream
+}
+
+fn receive(fs: &FileSystem, mut stream: &[u8]) -> Result<Snapshot, TransferError> {
+    fs.receive_snapshot(&mut stream, None).map(|(snapshot, _)| snapshot)
+}
+
+fn names(fs: &FileSystem) -> Vec<Bytes> {
+    let snapshots = waiting(fs, FileSystem::snapshots).unwrap();
+    snapshots.into_iter().map(|snapshot| snapshot.name).collect()
+}
+
+/// All keys and values of a snapshot as they were in the live tree; the root's record without what each volume chooses.
+fn contents(fs: &FileSystem, name: &str) -> BTreeMap<(u8, Bytes), Bytes> {
+    let snapshots = waiting(fs, FileSystem::snapshots).unwrap();
+    let snapshot = snapshots.into_iter().find(|snapshot| snapshot.name == name).unwrap();
+    let prefix = key::snapshot_prefix(snapshot.number.0);
+    let mut found = BTreeMap::new();
+    for tree in Tree::ALL {
+        for (own, value) in below(fs, tree, &prefix) {
+            let own = own.slice(prefix.len()..);
+            let value = if own.is_empty() {
+                Record { number: 0, delta: 0, ..Record::decode(&value).unwrap() }.encode()
+            } else {
+                value
+            };
+            found.insert((tree as u8, own), value);
+        }
+    }
+    found
+}
+
+fn below(fs: &FileSystem, tree: Tree, prefix: &[u8]) -> Vec<(Bytes, Bytes)> {
+    let mut found = Vec::new();
+    let mut rest = Some(KeyRange::prefix(prefix.to_vec()));
+    while let Some(range) = rest {
+        let limit = ScanLimit { entries: 1000, bytes: 1 << 20 };
+        let engine = fs.engine();
+        let scan = engine.waiting(|| engine.scan(tree, &range, Direction::Forward, limit)).unwrap();
+        found.extend(scan.entries);
+        rest = scan.rest;
+    }
+    found
+}
+
+/// Nothing is left of what was not received whole.
+fn assert_nothing_is_left(fs: &FileSystem) {
+    let snapshots = waiting(fs, FileSystem::snapshots).unwrap();
+    assert_eq!(below(fs, Tree::Metadata, &[key::RECEIVING_TAG]), []);
+    for tree in Tree::ALL {
+        for (own, _) in below(fs, tree, &[key::SNAPSHOT_TAG]) {
+            let known = snapshots.iter().any(|one| own.starts_with(&key::snapshot_prefix(one.number.0)));
+            assert!(known, "{tree:?} {own:?} belongs to nothing");
+        }
+    }
+    assert_eq!(fs.check().unwrap().problems, []);
+}
+
+/// Everything there can be in a volume.
+fn filled() -> Volume {
+    let volume = Volume::new();
+    let fs = &*volume.fs;
+    let a = volume.directory(ROOT, "a");
+    let deep = volume.directory(a, "deep");
+    for number in 0..60u32 {
+        let file = volume.file(if number % 2 == 0 { a } else { deep }, &format!("f{number}"));
+        volume.write(file, 0, &vec![number as u8 + 1; number as usize * 700]);
+    }
+    let file = volume.walk("a/f8").unwrap();
+    fs.link(file, deep, b"linked").unwrap();
+    for (inode, name) in [(ROOT, "user.root"), (a, "user.a"), (file, "user.file")] {
+        fs.set_xattr(inode, name.as_bytes(), &[7; 3000], XattrMode::Set, false).unwrap();
+        fs.set_xattr(inode, b"user.small", b"small", XattrMode::Set, false).unwrap();
+    }
+    let sparse = volume.file(ROOT, "sparse");
+    volume.write(sparse, 1 << 30, b"far");
+    fs.allocate(volume.walk("a/f50").unwrap(), AllocateMode::PunchHole, 4096, 9000).unwrap();
+    fs.make_symlink(&volume.caller, deep, b"link", b"../f8").unwrap();
+    fs.make_node(&volume.caller, deep, b"device", FileType::CharDevice, 0o600, 0x103).unwrap();
+    fs.make_node(&volume.caller, deep, b"fifo", FileType::Fifo, 0o600, 0).unwrap();
+    let times = SetAttributes {
+        mode: Some(0o4711),
+        uid: Some(77),
+        gid: Some(78),
+        modified: Some(SetTime::To(std::time::UNIX_EPOCH + std::time::Duration::new(5, 6))),
+        ..SetAttributes::default()
+    };
+    fs.set_attributes(&volume.caller, file, &times).unwrap();
+    volume
+}
+
+#[test]
+fn a_snapshot_arrives_as_it_was_sent() {
+    let volume = filled();
+    take(&volume.fs, "one");
+    let other = Volume::new();
+    other.file(ROOT, "in the way");
+    let snapshot = receive(&other.fs, &send(&volume.fs, "one", None)).unwrap();
+    assert_eq!(contents(&other.fs, "one"), contents(&volume.fs, "one"));
+    other.assert_clean();
+    // It is a snapshot as any other: seen, compared, gone back to.
+    let root = waiting(&*other.fs, |fs| fs.lookup(SNAPSHOTS, b"one")).unwrap().attributes.inode;
+    assert_eq!(root, snapshot.number);
+    let other = other.remount(false);
+    drop(waiting(&*other.fs, |fs| fs.roll_back(b"one")).unwrap());
+    assert_eq!(other.read(other.walk("a/deep/f59").unwrap(), 0, 100_000), vec![60; 59 * 700]);
+    let linked = [other.walk("a/f8").unwrap(), other.walk("a/deep/linked").unwrap()];
+    assert_eq!(linked[0], linked[1]);
+    let attributes = other.fs.get_attributes(linked[0]).unwrap();
+    assert_eq!((attributes.mode, attributes.uid, attributes.links), (0o4711, 77, 2));
+    assert_eq!(attributes.born, volume.fs.get_attributes(volume.walk("a/f8").unwrap()).unwrap().born);
+    // What is made now has numbers that nothing received has.
+    for number in 0..100 {
+        other.file(ROOT, &format!("new {number}"));
+    }
+    other.assert_clean();
+    take(&other.fs, "back");
+    let found = other.fs.differences(b"one", Some(b"back"), true, &mut |entry| {
+        assert!(entry.path == "/" || entry.path.starts_with(b"/new"), "{entry:?}");
+        true
+    });
+    assert_eq!(found, Ok(()));
+}
+
+#[test]
+fn what_has_changed_is_all_that_is_sent() {
+    let volume = filled();
+    let other = Volume::new();
+    take(&volume.fs, "one");
+    let whole = send(&volume.fs, "one", None);
+    receive(&other.fs, &whole).unwrap();
+    volume.write(volume.walk("a/f9").unwrap_or(ROOT).max(volume.walk("a/deep/f9").unwrap()), 100, b"changed");
+    volume.fs.unlink(&volume.caller, volume.walk("a").unwrap(), b"f10").unwrap();
+    take(&volume.fs, "two");
+    let changes = send(&volume.fs, "two", Some("one"));
+    assert!(changes.len() < whole.len() / 20, "{} of {}", changes.len(), whole.len());
+    // From there it goes on, under whatever name.
+    let third = Volume::new();
+    third.fs.receive_snapshot(&mut &send(&other.fs, "one", None)[..], Some(b"renamed")).unwrap();
+    for to in [&other, &third] {
+        receive(&to.fs, &changes).unwrap();
+        assert_eq!(contents(&to.fs, "two"), contents(&volume.fs, "two"));
+        to.assert_clean();
+    }
+    assert_eq!(names(&third.fs), ["renamed", "two"]);
+    // Backwards, and to where it came from.
+    let back = send(&third.fs, "renamed", Some("two"));
+    volume.fs.receive_snapshot(&mut &back[..], Some(b"again")).unwrap();
+    assert_eq!(contents(&volume.fs, "again"), contents(&volume.fs, "one"));
+    volume.assert_clean();
+}
+
+#[test]
+fn what_cannot_be_received_changes_nothing() {
+    let volume = filled();
+    take(&volume.fs, "one");
+    volume.file(ROOT, "more");
+    take(&volume.fs, "two");
+    let (whole, changes) = (send(&volume.fs, "one", None), send(&volume.fs, "two", Some("one")));
+    let other = Volume::new();
+    assert!(matches!(receive(&other.fs, &changes), Err(TransferError::NoBase)));
+    let mut later = whole.clone();
+    later[8] += 1;
+    let later = receive(&other.fs, &later).unwrap_err().to_string();
+    assert!(later.contains("version 2") && later.contains("version 1"), "{later}");
+    assert!(receive(&other.fs, b"#!/bin/sh and more").unwrap_err().to_string().contains("no stream"));
+    assert!(matches!(receive(&other.fs, b""), Err(TransferError::CutOff)));
+    let longer = [&whole[..], b"x"].concat();
+    assert!(matches!(receive(&other.fs, &longer), Err(TransferError::GoesOn)));
+    let mut random = Random::new(7);
+    let seed = 7;
+    for _ in 0..60 {
+        let at = random.below(whole.len() as u64) as usize;
+        assert!(matches!(receive(&other.fs, &whole[..at]), Err(TransferError::CutOff)), "{at}, seed {seed}");
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << random.below(8);
+        assert!(receive(&other.fs, &damaged).is_err(), "{at}, seed {seed}");
+    }
+    assert_eq!(names(&other.fs), [""; 0]);
+    assert_nothing_is_left(&other.fs);
+    receive(&other.fs, &whole).unwrap();
+    assert!(matches!(receive(&other.fs, &whole), Err(TransferError::Volume(Error::Exists))));
+    let slash = other.fs.receive_snapshot(&mut &whole[..], Some(b"a/b"));
+    assert!(matches!(slash, Err(TransferError::Volume(Error::Invalid))));
+    // A base of the same name that is another snapshot is not the base.
+    let third = Volume::new();
+    take(&third.fs, "one");
+    assert!(matches!(receive(&third.fs, &changes), Err(TransferError::NoBase)));
+    assert_nothing_is_left(&other.fs);
+    let closed = other.remount(true);
+    assert!(matches!(receive(&closed.fs, &changes), Err(TransferError::Volume(Error::ReadOnly))));
+}
+
+#[test]
+fn a_snapshot_that_is_deleted_meanwhile_is_not_sent() {
+    struct Deleting<'a>(&'a FileSystem, usize);
+    impl std::io::Write for Deleting<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.1 += 1;
+            if self.1 == 2 {
+                changing(self.0, |fs| fs.delete_snapshot(b"one")).unwrap();
+            }
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let volume = filled();
+    take(&volume.fs, "one");
+    let sent = volume.fs.send_snapshot(b"one", None, &mut Deleting(&volume.fs, 0));
+    assert!(matches!(sent, Err(TransferError::Volume(Error::Stale))), "{sent:?}");
+    changing(&*volume.fs, |fs| fs.take_snapshot(b"writable", true)).unwrap();
+    let sent = volume.fs.send_snapshot(b"writable", None, &mut Vec::new());
+    assert!(matches!(sent, Err(TransferError::Writable)), "{sent:?}");
+    let sent = volume.fs.send_snapshot(b"one", None, &mut Vec::new());
+    assert!(matches!(sent, Err(TransferError::Volume(Error::NotFound))), "{sent:?}");
+}
+
+fn scribble(volume: &Volume, random: &mut Random) {
+    let (fs, caller) = (&*volume.fs, &volume.caller);
+    for _ in 0..40 {
+        let directories: Vec<InodeNumber> = std::iter::once(ROOT)
+            .chain(["a", "b", "c"].iter().filter_map(|name| {
+                let found = waiting(fs, |fs| fs.lookup(ROOT, name.as_bytes())).ok()?.attributes;
+                (found.file_type == FileType::Directory).then_some(found.inode)
+            }))
+            .collect();
+        let pick = |random: &mut Random| directories[random.below(directories.len() as u64) as usize];
+        let (from, to) = (pick(random), pick(random));
+        let name = |random: &mut Random| ["a", "b", "c", "d", "e"][random.below(5) as usize].as_bytes();
+        let (old, new) = (name(random), name(random));
+        let found = waiting(fs, |fs| fs.lookup(from, old)).map(|entry| entry.attributes);
+        // What cannot be done is refused, and that is no matter here.
+        let _ = match (random.below(10), found) {
+            (0..2, _) | (_, Err(_)) => {
+                changing(fs, |fs| fs.make_node(caller, from, old, FileType::Regular, 0o644, 0)).map(drop)
+            }
+            (2, _) => changing(fs, |fs| fs.make_directory(caller, ROOT, old, 0o755)).map(drop),
+            (3, Ok(found)) if found.file_type == FileType::Directory => {
+                changing(fs, |fs| fs.remove_directory(caller, from, old))
+            }
+            (3, _) => changing(fs, |fs| fs.unlink(caller, from, old)),
+            (4, Ok(found)) => changing(fs, |fs| fs.link(found.inode, to, new)).map(drop),
+            (5, Ok(found)) => changing(fs, |fs| fs.clone_tree(caller, &[], found.inode, to, new)),
+            (6, _) => changing(fs, |fs| fs.rename(caller, from, old, to, new, RenameMode::Exchange)),
+            (7, _) => changing(fs, |fs| fs.rename(caller, from, old, to, new, RenameMode::Replace)),
+            (8, Ok(found)) => {
+                let value = vec![random.bits() as u8; random.below(2000) as usize];
+                changing(fs, |fs| fs.set_xattr(found.inode, b"user.x", &value, XattrMode::Set, false))
+            }
+            (_, Ok(found)) => {
+                let bytes = Bytes::from(vec![random.bits() as u8; random.below(30_000) as usize]);
+                let offset = random.below(50_000);
+                changing(fs, |fs| fs.write(found.inode, offset, bytes.clone(), false, false))
+            }
+        };
+    }
+}
+
+#[test]
+fn chains_of_changes_end_in_the_same() {
+    let seeds: Vec<u64> = match std::env::var("PANDO_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (1..=12).collect(),
+    };
+    for seed in seeds {
+        println!("PANDO_SEED={seed}");
+        let mut random = Random::new(seed);
+        let (volume, other) = (Volume::new(), Volume::new());
+        let mut base: Option<String> = None;
+        for round in 0..6 {
+            scribble(&volume, &mut random);
+            if random.chance(1, 2) {
+                while volume.fs.engine().background_step().unwrap() {}
+            }
+            let name = format!("s{round}");
+            take(&volume.fs, &name);
+            let stream = send(&volume.fs, &name, base.as_deref());
+            scribble(&other, &mut random);
+            receive(&other.fs, &stream).unwrap_or_else(|error| panic!("PANDO_SEED={seed}: {error}"));
+            assert!(contents(&other.fs, &name) == contents(&volume.fs, &name), "PANDO_SEED={seed}, {name}");
+            assert_nothing_is_left(&other.fs);
+            if let Some(base) = base.filter(|_| random.chance(1, 2)) {
+                changing(&*volume.fs, |fs| fs.delete_snapshot(base.as_bytes())).unwrap();
+                changing(&*other.fs, |fs| fs.delete_snapshot(base.as_bytes())).unwrap();
+            }
+            base = Some(name);
+        }
+        other.assert_clean();
+        volume.assert_clean();
+    }
+}
+
+fn small() -> FormatOptions {
+    FormatOptions { log_bytes: Some(1 << 20), ..common::small_nodes() }
+}
+
+fn open(device: Arc<SimulatedDevice>) -> pando_fs::Result<Arc<FileSystem>> {
+    let options = Options { background: Background::Manual, cache_bytes: 2 << 20, ..Options::default() };
+    FileSystem::open(device, options)
+}
+
+/// A volume on a simulated device, with the base, and the streams of the base and of what follows.
+fn prepared() -> (SimulatedDevice, Vec<u8>, BTreeMap<(u8, Bytes), Bytes>) {
+    let volume = filled();
+    take(&volume.fs, "one");
+    let whole = send(&volume.fs, "one", None);
+    for number in 0..30u32 {
+        let file = volume.file(ROOT, &format!("more {number}"));
+        volume.write(file, 0, &vec![number as u8; 9000]);
+    }
+    volume.fs.unlink(&volume.caller, volume.walk("a/deep").unwrap(), b"linked").unwrap();
+    take(&volume.fs, "two");
+    let device = Arc::new(SimulatedDevice::new(64 << 20));
+    FileSystem::format(device.clone(), &small()).unwrap();
+    let fs = open(device.clone()).unwrap();
+    receive(&fs, &whole).unwrap();
+    fs.close().unwrap();
+    let stream = send(&volume.fs, "two", Some("one"));
+    (SimulatedDevice::from_image(device.image()), stream, contents(&volume.fs, "two"))
+}
+
+/// After whatever has happened: the snapshot is there whole, or nothing of it is.
+fn assert_whole_or_nothing(fs: &FileSystem, expected: &BTreeMap<(u8, Bytes), Bytes>, what: &str) -> bool {
+    assert_nothing_is_left(fs);
+    let received = names(fs).len() == 2;
+    if received {
+        assert!(contents(fs, "two") == *expected, "{what}");
+    }
+    received
+}
+
+#[test]
+fn a_crash_while_receiving_leaves_all_or_nothing() {
+    let (device, stream, expected) = prepared();
+    let image = device.image();
+    let device = Arc::new(SimulatedDevice::from_image(image));
+    let fs = open(device.clone()).unwrap();
+    let records = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (states, observed) = (records.clone(), device.clone());
+    let engine = fs.engine().clone();
+    fs.observe_records(move || {
+        // Durable up to here: what a crash then leaves.
+        engine.sync().unwrap();
+        states.lock().unwrap().push(observed.image());
+    });
+    receive(&fs, &stream).unwrap();
+    let states = std::mem::take(&mut *records.lock().unwrap());
+    assert!(states.len() > 5, "{}", states.len());
+    let last = states.len() - 1;
+    for (number, image) in states.into_iter().enumerate() {
+        // As the check of a volume that nobody has opened sees it, and after the next mount.
+        let device = Arc::new(SimulatedDevice::from_image(image));
+        let options = Options { read_only: true, background: Background::Manual, ..Options::default() };
+        let seen = FileSystem::open(device.clone(), options).unwrap();
+        assert_eq!(seen.check().unwrap().problems, [], "record {number}");
+        drop(seen);
+        let fs = open(device).unwrap();
+        let received = assert_whole_or_nothing(&fs, &expected, &format!("record {number}"));
+        assert_eq!(received, number == last, "record {number}");
+    }
+}
+
+#[test]
+fn a_device_that_fails_while_receiving_leaves_all_or_nothing() {
+    let (device, stream, expected) = prepared();
+    let image = device.image();
+    for (kind, fault) in [("alone", Fault::At as fn(u64) -> Fault), ("and all behind it", Fault::From)] {
+        let mut last = false;
+        for number in 0.. {
+            let what = format!("I/O {number} {kind} fails");
+            let device = Arc::new(SimulatedDevice::from_image(image.clone()));
+            let fs = open(device.clone()).unwrap();
+            device.set_fault(fault(device.io_count() + number));
+            let outcome = receive(&fs, &stream);
+            let closed = fs.close();
+            drop(fs);
+            let failed = device.failed_count() > 0;
+            let device = Arc::new(SimulatedDevice::from_image(device.image()));
+            let fs = open(device).unwrap();
+            let whole = assert_whole_or_nothing(&fs, &expected, &what);
+            assert!(whole || outcome.is_err(), "{what}: {closed:?}");
+            if !failed {
+                assert!(outcome.is_ok() && whole, "{what}");
+                last = number > 0;
+                break;
+            }
+        }
+        assert!(last);
+    }
+}
+
+#[test]
+fn a_volume_that_is_too_small_keeps_what_it_has() {
+    let volume = Volume::new();
+    let mut random = Random::new(3);
+    for number in 0..60u32 {
+        let file = volume.file(ROOT, &format!("f{number}"));
+        let bytes: Vec<u8> = (0..500_000).map(|_| random.bits() as u8).collect();
+        waiting(&*volume.fs, |fs| fs.write(file, 0, bytes.clone().into(), false, false)).unwrap();
+        volume.fs.make_room(500_000, true).unwrap();
+    }
+    take(&volume.fs, "large");
+    let stream = send(&volume.fs, "large", None);
+    let device = Arc::new(SimulatedDevice::new(24 << 20));
+    FileSystem::format(device.clone(), &small()).unwrap();
+    let fs = open(device.clone()).unwrap();
+    let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+    changing(&*fs, |fs| fs.make_directory(&caller, ROOT, b"kept", 0o755)).unwrap();
+    let outcome = receive(&fs, &stream);
+    assert!(matches!(outcome, Err(TransferError::Volume(Error::NoSpace))), "{outcome:?}");
+    assert_nothing_is_left(&fs);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open(device).unwrap();
+    assert_eq!(names(&fs), [""; 0]);
+    assert!(changing(&*fs, |fs| fs.lookup(ROOT, b"kept")).is_ok());
+    let value = below(&fs, Tree::Metadata, &key::child_key(b"", b"kept"));
+    assert!(matches!(NameRecord::decode(&value[0].1), Ok(NameRecord::Inode(_))));
+    assert_eq!(fs.check().unwrap().problems, []);
+}
