@@ -157,7 +157,7 @@ fn messages_above_shared_nodes_make_the_difference() {
 #[test]
 fn a_comparison_goes_on_among_flushes_and_evictions() {
     let device = cloned(&nodes());
-    let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+    let options = Options { cache_bytes: 4 << 20, ..Options::default() };
     let engine = std::sync::Arc::new(open(&device, options));
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let writer = {
@@ -169,6 +169,7 @@ fn a_comparison_goes_on_among_flushes_and_evictions() {
                 put(&engine, TREE, key("c", number % KEYS), value(number));
                 put(&engine, TREE, key("b", number % KEYS), value(number % KEYS));
                 number += 7;
+                std::thread::yield_now();
             }
         })
     };

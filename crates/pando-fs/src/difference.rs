@@ -146,22 +146,29 @@ impl TreeSide {
 
     fn record(&self, fs: &FileSystem, metadata_key: &[u8]) -> Result<Record> {
         let own = key::in_snapshot(&self.prefix, metadata_key);
-        fs.store.record(&own)?.ok_or_else(|| damaged("FS-2: there is no record", &own))
+        fs.store.record(&own)?.ok_or_else(|| match self.snapshot {
+            Some(_) => damaged("FS-2: there is no record", &own),
+            // The live tree goes on.
+            None => Error::NotFound,
+        })
     }
 
     /// The deltas of a directory and all above it but the root, whose delta differs from snapshot to snapshot.
     fn deltas(&self, fs: &FileSystem, path: &[u8]) -> Result<u64> {
-        if path.is_empty() {
-            return Ok(0);
+        let (mut done, mut sum) = {
+            let (known, sum) = &*self.deltas.borrow();
+            let leads_here = path.starts_with(known) && path.get(known.len()).is_none_or(|byte| *byte == 0);
+            if leads_here { (known.len(), *sum) } else { (0, 0) }
+        };
+        // Step by step: paths may be many thousand names long.
+        while done < path.len() {
+            let rest = &path[done + 1..];
+            let length = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
+            sum ^= self.record(fs, &key::child_key(&path[..done], &rest[..length]))?.delta;
+            done += 1 + length;
+            *self.deltas.borrow_mut() = (Bytes::copy_from_slice(&path[..done]), sum);
         }
-        if self.deltas.borrow().0 == path {
-            return Ok(self.deltas.borrow().1);
-        }
-        let split = path.iter().rposition(|byte| *byte == 0).unwrap_or(0);
-        let above = self.deltas(fs, &path[..split])?;
-        let own = self.record(fs, &key::child_key(&path[..split], &path[split + 1..]))?.delta;
-        *self.deltas.borrow_mut() = (Bytes::copy_from_slice(path), above ^ own);
-        Ok(above ^ own)
+        Ok(sum)
     }
 
     /// What the value under a path key leads to.
@@ -238,21 +245,101 @@ impl Walk<'_> {
                 let values = [&difference.old, &difference.new];
                 let found = self.both(|side, tree| {
                     values[side].as_ref().map(|value| tree.found(fs, &keys[side], value)).transpose()
-                })?;
+                });
+                let found = match found {
+                    // It has gone from the live tree meanwhile.
+                    Err(Error::NotFound) => continue,
+                    other => other?,
+                };
                 if let [Some(old), Some(new)] = &found
                     && old.identity == new.identity
                 {
                     self.changed(&old.record, &new.record, &shown_path(&keys[1]), What::Changed)?;
                     continue;
                 }
+                let is_directory = |found: &Option<Found>| {
+                    found.as_ref().is_some_and(|f| f.record.file_type == FileType::Directory)
+                };
+                // Between a directory and a clone of it in its place what is in them need not differ.
+                let replaced = found.iter().all(is_directory);
+                if replaced || self.pairs.is_some() && found.iter().any(is_directory) {
+                    skipped.insert(subtree(&difference.key));
+                }
                 for (side, found) in found.into_iter().enumerate() {
                     let Some(found) = found else { continue };
-                    if self.pairs.is_some() && found.record.file_type == FileType::Directory {
-                        skipped.insert(subtree(&difference.key));
-                    }
                     self.one_sided(side, keys[side].clone(), found)?;
                 }
+                if replaced && self.pairs.is_none() {
+                    self.replaced(&keys)?;
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// Tells what differs below a path key under which there is another directory on each side.
+    fn replaced(&mut self, keys: &[Bytes; 2]) -> Result<()> {
+        for side in [0, 1] {
+            self.list(side, &subtree(&keys[side]), |walk, gone| {
+                let path_key = gone.path_key.clone();
+                match walk.other(1 - side, &path_key)? {
+                    Some(other) if other.identity == gone.found.identity => {
+                        // Names of a file with several links are told of by [`Walk::linked`].
+                        if side == 1 || gone.found.linked && other.linked {
+                            return Ok(());
+                        }
+                        walk.changed(&gone.found.record, &other.record, &shown_path(&path_key), What::Changed)
+                    }
+                    _ => walk.one_sided(side, path_key, gone.found),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What is under a path key on a side.
+    fn other(&self, side: usize, path_key: &Bytes) -> Result<Option<Found>> {
+        let (fs, tree) = (self.fs, &self.sides[side]);
+        let found = fs.read_sides(&[tree], |fs| {
+            let value = fs.store.get(Tree::Metadata, &key::in_snapshot(&tree.prefix, path_key))?;
+            value.map(|value| tree.found(fs, path_key, &value)).transpose()
+        });
+        match found {
+            // It has gone from the live tree meanwhile.
+            Err(Error::NotFound) => Ok(None),
+            other => other,
+        }
+    }
+
+    /// Gives all names on one side whose path keys begin with `prefix`.
+    pub(crate) fn list(
+        &mut self,
+        side: usize,
+        prefix: &[u8],
+        mut each: impl FnMut(&mut Self, Gone) -> Result<()>,
+    ) -> Result<()> {
+        let fs = self.fs;
+        let mut range = Some(KeyRange::prefix(key::in_snapshot(&self.sides[side].prefix, prefix)));
+        while let Some(part) = range {
+            let tree = &self.sides[side];
+            let (rest, names) = fs.read_sides(&[tree], |fs| {
+                let scan = fs.store.scan(Tree::Metadata, &part, CHUNK)?;
+                let mut names = Vec::new();
+                for (own, value) in scan.entries {
+                    let path_key = own.slice(tree.prefix.len()..);
+                    match tree.found(fs, &path_key, &value) {
+                        Ok(found) => names.push(Gone { path_key, found }),
+                        // It has gone from the live tree meanwhile.
+                        Err(Error::NotFound) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok((scan.rest, names))
+            })?;
+            for gone in names {
+                each(self, gone)?;
+            }
+            range = rest;
         }
         Ok(())
     }
@@ -336,7 +423,12 @@ impl Walk<'_> {
                     let own = key::in_snapshot(&tree.prefix, &keys[side]);
                     let value = fs.store.get(Tree::Metadata, &own)?;
                     value.map(|value| tree.found(fs, &keys[side], &value)).transpose()
-                })?;
+                });
+                let found = match found {
+                    // It has gone from the live tree meanwhile.
+                    Err(Error::NotFound) => continue,
+                    other => other?,
+                };
                 // A name whose own entry differs has been told of.
                 if let [Some(old), Some(new)] = found
                     && old.identity == new.identity

@@ -13,7 +13,7 @@ use pando_format::send_stream::{
 };
 
 use crate::namei::check_name;
-use crate::operations::{FileType, InodeNumber, Operations, changing, waiting};
+use crate::operations::{FileType, InodeNumber, Operations, changing, changing_bytes, waiting};
 use crate::schema::{NameRecord, Record, Timestamp, key, number};
 use crate::send::{TransferError, Transferred};
 use crate::snapshot::{RANGES, Snapshot};
@@ -64,7 +64,7 @@ impl FileSystem {
             Ok(snapshot) => Ok((snapshot, stream.read)),
             Err(error) => {
                 // Where this fails the volume takes no changes any more, and the next mount does it.
-                let _ = changing(self, |fs| fs.store.apply(giving_up(number)));
+                let _ = changing(self, |fs| fs.store.apply(fs.giving_up(number)));
                 Err(error)
             }
         }
@@ -154,22 +154,23 @@ impl FileSystem {
             let scan = waiting(self, |fs| fs.store.scan(Tree::Metadata, &part, crate::difference::CHUNK))?;
             for (own, _) in scan.entries {
                 let Ok(number) = own[1..].try_into() else { continue };
-                changing(self, |fs| fs.store.apply(giving_up(u64::from_be_bytes(number))))?;
+                changing(self, |fs| fs.store.apply(fs.giving_up(u64::from_be_bytes(number))))?;
             }
             range = scan.rest;
         }
         Ok(())
     }
-}
 
-/// What deletes a snapshot that is being received.
-fn giving_up(number: u64) -> Batch {
-    let mut batch = Batch::reclaiming();
-    for tree in Tree::ALL {
-        batch.delete_range(tree, KeyRange::prefix(key::snapshot_prefix(number)));
+    /// What deletes a snapshot that is being received.
+    fn giving_up(&self, number: u64) -> Batch {
+        let mut batch = Batch::reclaiming();
+        for tree in Tree::ALL {
+            batch.delete_range(tree, KeyRange::prefix(key::snapshot_prefix(number)));
+        }
+        batch.delete(Tree::Metadata, key::receiving_key(number));
+        batch.note_freed(self.freed_by_a_tree());
+        batch
     }
-    batch.delete(Tree::Metadata, key::receiving_key(number));
-    batch
 }
 
 /// Refuses what is no key of a snapshot, and values that cannot be read.
@@ -249,9 +250,9 @@ impl Batches<'_> {
 
     fn apply(&mut self) -> Result<()> {
         self.end_run();
-        self.bytes = 0;
+        let bytes = std::mem::take(&mut self.bytes);
         let batch = std::mem::take(&mut self.batch);
-        changing(self.fs, |fs| fs.store.apply(batch.clone()))
+        changing_bytes(self.fs, bytes as u64, |fs| fs.store.apply(batch.clone()))
     }
 }
 

@@ -5,10 +5,9 @@
 //! search goes on with what is in them. Names of a file with several links are a pair only if one has gone and one has come: with more, which
 //! became which cannot be told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
-use pando_engine::{KeyRange, Tree};
 
 use crate::Result;
 use crate::difference::{Entry, Found, Identity, Walk, What, path_of, shown_path, subtree};
@@ -44,6 +43,8 @@ pub(crate) struct Pairs {
     closed_later: Vec<Identity>,
     /// New and old paths of directories that were renamed.
     renamed: Vec<(Bytes, Bytes)>,
+    /// Path keys, on either side, that are one half of a rename: they are met again where the directory above is compared later.
+    told: [HashSet<Bytes>; 2],
 }
 
 impl Pairs {
@@ -52,6 +53,9 @@ impl Pairs {
     }
 
     pub(crate) fn add(&mut self, side: usize, gone: Gone) {
+        if self.told[side].contains(&gone.path_key) {
+            return;
+        }
         let identity = gone.found.identity;
         self.ready.push(identity);
         if gone.found.record.file_type == FileType::Directory {
@@ -146,6 +150,9 @@ impl Walk<'_> {
             self.pairs().forget_below(side, &kept.gone.path_key);
         }
         let [old, new] = pair.map(|kept| kept.gone);
+        for (told, gone) in self.pairs().told.iter_mut().zip([&old, &new]) {
+            told.insert(gone.path_key.clone());
+        }
         let what = What::Renamed(shown_path(&old.path_key));
         if old.path_key != new.path_key {
             self.changed(&old.found.record, &new.found.record, &shown_path(&new.path_key), what)?;
@@ -179,26 +186,11 @@ impl Walk<'_> {
             return Ok(true);
         };
         kept.opened = true;
-        let path = path_of(&kept.gone.path_key);
-        let fs = self.fs;
-        let prefix = key::in_snapshot(&self.sides[side].prefix, &key::children_prefix(&path));
-        let mut range = Some(KeyRange::prefix(prefix));
-        while let Some(part) = range {
-            let tree = &self.sides[side];
-            let (rest, found) = fs.read_sides(&[tree], |fs| {
-                let scan = fs.store.scan(Tree::Metadata, &part, crate::difference::CHUNK)?;
-                let found = scan.entries.into_iter().map(|(own, value)| {
-                    let path_key = own.slice(tree.prefix.len()..);
-                    let found = tree.found(fs, &path_key, &value)?;
-                    Ok(Gone { path_key, found })
-                });
-                Ok((scan.rest, found.collect::<Result<Vec<_>>>()?))
-            })?;
-            for gone in found {
-                self.pairs().add(side, gone);
-            }
-            range = rest;
-        }
+        let children = key::children_prefix(&path_of(&kept.gone.path_key));
+        self.list(side, &children, |walk, gone| {
+            walk.pairs().add(side, gone);
+            Ok(())
+        })?;
         Ok(true)
     }
 }

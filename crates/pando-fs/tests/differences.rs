@@ -152,6 +152,69 @@ fn a_clone_is_no_rename_and_a_deleted_snapshot_no_answer() {
     assert_eq!(volume.fs.differences(b"old", Some(b"new"), true, &mut |_| true), Err(Error::NotFound));
 }
 
+/// Of a directory that finds its other half late, children had found theirs; they were told as deleted once more.
+#[test]
+fn what_was_renamed_out_of_a_directory_is_told_once() {
+    let volume = Volume::new();
+    let [p, s] = ["P", "S"].map(|name| volume.directory(ROOT, name));
+    volume.directory(p, "N");
+    volume.directory(s, "X");
+    take(&volume, "old");
+    volume.rename(p, "N", ROOT, "N").unwrap();
+    volume.rename(s, "X", ROOT, "X").unwrap();
+    let n = volume.walk("N").unwrap();
+    volume.rename(ROOT, "S", n, "S").unwrap();
+    volume.fs.remove_directory(&volume.caller, ROOT, b"P").unwrap();
+    take(&volume, "new");
+    let mut found = lines(&volume, "old", Some("new"), true);
+    found.retain(|line| line != "M /");
+    assert_eq!(found, ["- /P", "R /P/N -> /N", "R /S -> /N/S", "R /S/X -> /X"]);
+}
+
+/// Between a directory and its clone nothing differs but the number of the topmost record, and all that is in them.
+#[test]
+fn a_directory_that_its_clone_replaces_is_told_with_all_that_is_in_it() {
+    let volume = Volume::new();
+    let a = volume.directory(ROOT, "a");
+    let inner = volume.directory(a, "inner");
+    volume.file(inner, "file");
+    take(&volume, "old");
+    waiting(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], a, ROOT, b"b")).unwrap();
+    volume.rename(ROOT, "a", ROOT, "c").unwrap();
+    volume.rename(ROOT, "b", ROOT, "a").unwrap();
+    take(&volume, "new");
+    let mut found = lines(&volume, "old", Some("new"), false);
+    found.retain(|line| line != "M /" && !line.contains("/c"));
+    let names = ["/a", "/a/inner", "/a/inner/file"];
+    let expected = ["+", "-"].map(|sign| names.map(|name| format!("{sign} {name}"))).concat();
+    assert_eq!(found, expected);
+}
+
+/// The deltas of a path were found by a function that called itself for each name in it.
+#[test]
+fn a_difference_at_a_long_path_needs_little_stack() {
+    let volume = Volume::new();
+    let mut at = ROOT;
+    for _ in 0..800 {
+        at = volume.directory(at, "d");
+    }
+    take(&volume, "old");
+    volume.file(at, "new");
+    std::thread::scope(|scope| {
+        let compare = || {
+            let mut told = 0;
+            let mut emit = |_: &Entry| {
+                told += 1;
+                true
+            };
+            volume.fs.differences(b"old", None, false, &mut emit).unwrap();
+            told
+        };
+        let thread = std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, compare).unwrap();
+        assert_eq!(thread.join().unwrap(), 2);
+    });
+}
+
 /// What a look at a snapshot finds: of each path the number in the live tree, the type, and what changes.
 type Picture = BTreeMap<String, (u64, FileType, String)>;
 
