@@ -232,7 +232,8 @@ impl<'a> Count<'a> {
                     Tree::Data => self.pinned.live.data,
                 };
                 for range in ranges {
-                    self.part(root.node, mark, &KeyRange::all(), range)?;
+                    let height = self.pinned.entry(root.node)?.height;
+                    self.part(root.node, height, mark, &KeyRange::all(), range)?;
                 }
             }
         }
@@ -266,11 +267,15 @@ impl<'a> Count<'a> {
     }
 
     /// A node of which the owner has a part (US-1), given the bounds of its keys and of those wanted, as it calls them.
-    fn part(&mut self, id: NodeId, mark: u32, own: &KeyRange, wanted: &KeyRange) -> Result<()> {
-        self.count(id, mark)?;
-        if self.pinned.entry(id)?.height == 0 {
-            return Ok(());
+    fn part(&mut self, id: NodeId, height: u8, mark: u32, own: &KeyRange, wanted: &KeyRange) -> Result<()> {
+        let found = self.pinned.entry(id)?.height;
+        if found != height {
+            // Also what keeps an image that leads in a circle from being followed for ever.
+            let what = format!("its height is {found}, its parent says {height}");
+            return Err(Error::damaged_node(None, id, what));
         }
+        self.count(id, mark)?;
+        let Some(below_height) = height.checked_sub(1) else { return Ok(()) };
         let opened = self.top(id)?;
         let interior = &opened.interior;
         for index in interior.indexes_in(wanted) {
@@ -285,7 +290,7 @@ impl<'a> Count<'a> {
                     self.whole(child.id, mark)?;
                 } else {
                     let (below, prefix) = interior.bounds_below(index, own)?;
-                    self.part(child.id, mark, &below, &range_below(&piece, &bounds, &prefix))?;
+                    self.part(child.id, below_height, mark, &below, &range_below(&piece, &bounds, &prefix))?;
                 }
             }
             for (range, target) in &opened.gotos[index] {

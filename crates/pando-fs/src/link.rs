@@ -167,11 +167,12 @@ impl FileSystem {
             return Err(Error::NotPermitted);
         }
         check_new_name(&directory, name)?;
-        if !inode.is_beside(&directory) {
-            return Err(Error::OtherTree);
-        }
         let (entry, old_parent) = loop {
             let epoch = self.namespace.read();
+            // A roll back may have made them strangers until now.
+            if !inode.is_beside(&directory) {
+                return Err(Error::OtherTree);
+            }
             let place = inode.place();
             let old_parent = match &place {
                 Place::Named { parent, .. } => parent,

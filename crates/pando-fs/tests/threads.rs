@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use common::Volume;
 use pando_device::simulated::Random;
 use pando_fs::operations::{FileType, Operations, ROOT, RenameMode, SNAPSHOTS};
@@ -9,6 +11,10 @@ use pando_fs::{Error, InodeNumber, Result};
 
 const THREADS: u64 = 4;
 const STEPS: usize = 3000;
+
+/// Calls of the kinds that make the test worth while and that were answered well, by all threads.
+static DIRECTORIES_MADE: AtomicU64 = AtomicU64::new(0);
+static LINKS_MADE: AtomicU64 = AtomicU64::new(0);
 
 /// Takes a snapshot, deletes one, goes back to one, or looks into one.
 fn snapshot(volume: &Volume, random: &mut Random, name: &[u8]) -> Result<()> {
@@ -79,7 +85,8 @@ fn step(volume: &Volume, random: &mut Random) {
     let (at, to) = (walk(random, &mut held), walk(random, &mut held));
     let (caller, fs) = (&volume.caller, &volume.fs);
     let (old, new) = (name(random), name(random));
-    let made = match random.below(15) {
+    let kind = random.below(15);
+    let made = match kind {
         0 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).map(Some),
         1 | 2 => fs.make_directory(caller, at, old, 0o755).map(Some),
         3 => fs.unlink(caller, at, old).map(|()| None),
@@ -119,6 +126,11 @@ fn step(volume: &Volume, random: &mut Random) {
             }
             None => Ok(None),
         },
+    };
+    match (kind, &made) {
+        (1 | 2, Ok(_)) => DIRECTORIES_MADE.fetch_add(1, Ordering::Relaxed),
+        (10, Ok(_)) => LINKS_MADE.fetch_add(1, Ordering::Relaxed),
+        _ => 0,
     };
     match made {
         Ok(entry) => held.extend(entry.map(|entry| entry.attributes.inode)),
@@ -166,5 +178,7 @@ fn threads_in_one_tree_leave_it_sound() {
     volume.assert_clean();
     let report = volume.fs.check().unwrap();
     assert_eq!(report.orphans, 0, "every reference was given back");
-    assert!(report.directories > 1 && report.links > 0);
+    // What the last roll back has left of it is chance.
+    let made = [&DIRECTORIES_MADE, &LINKS_MADE].map(|count| count.load(Ordering::Relaxed));
+    assert!(made.iter().all(|count| *count > 0), "{made:?}");
 }

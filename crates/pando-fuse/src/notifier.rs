@@ -45,7 +45,7 @@ impl Notifier {
 }
 
 /// Has contents forgotten on behalf of requests, which may not do it themselves, by a thread that is there while there is something to do. One
-/// lock, held for no call.
+/// lock, held for no call but the start of that thread.
 pub(crate) struct Forgetter {
     notifier: Notifier,
     waiting: Mutex<Waiting>,

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use pando_fs::difference::{Entry, What};
 use pando_fs::operations::{Operations, ROOT, changing, waiting};
 use pando_fs::send::TransferError;
@@ -67,13 +68,13 @@ pub fn answer(
 /// Names first: what the kernel lets go of then it need not be told of.
 fn forget_vanished(fs: &FileSystem, vanished: &Vanished, kernel: Option<&Notifier>) -> pando_fs::Result<()> {
     let Some(notifier) = kernel else { return Ok(()) };
-    let present = waiting(fs, FileSystem::root_names)?;
-    for name in vanished.names.iter().chain(&present) {
-        notifier.forget_name(ROOT, name);
-    }
+    let forget = |names: &[Bytes]| names.iter().for_each(|name| notifier.forget_name(ROOT, name));
+    forget(&vanished.names);
     notifier.forget_attributes(ROOT);
+    // What can fail keeps nothing else from being told.
+    let present = waiting(fs, FileSystem::root_names).map(|present| forget(&present));
     forget_gone(fs, kernel);
-    Ok(())
+    present
 }
 
 fn forget_gone(fs: &FileSystem, kernel: Option<&Notifier>) {

@@ -2,8 +2,8 @@
 //!
 //! What users see of an inode under a name is the stored number XOR the deltas on the records of all directories above
 //! it, the root included, its own not. So a clone, whose root gets a delta of its own, shows other numbers than its
-//! source, and nothing below is touched. Under a key of its own (a linked file, an orphan) an inode has no
-//! directories above it: there the stored number is what users see.
+//! source, and nothing below is touched. Under a key of its own an inode has no directories above it: a linked file is stored
+//! under its number XOR the delta of its tree's root, and an orphan, which lies in no tree, under what users see.
 
 /// What a directory that is a clone shows instead of the numbers 0 and 1, which mean none and the root.
 const INSTEAD: u64 = 1 << 63;

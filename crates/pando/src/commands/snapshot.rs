@@ -80,7 +80,7 @@ enum Action {
     /// List the snapshots, in the order in which they were taken, and the space they use.
     ///
     /// Columns: when it was taken; whether it is read-only or writable; bytes on the device that it leads to; those that nothing else leads to, which come
-    /// back, about, when it is deleted; its name. What several snapshots share comes back when the last of them is deleted.
+    /// back, about, when it is deleted, or - where they cannot be counted; its name. What several snapshots share comes back when the last of them is deleted.
     List {
         /// The directory that the volume is mounted on, or its image file or block device.
         #[arg(value_name = "MOUNTPOINT|VOLUME")]
@@ -176,9 +176,12 @@ fn act(place: &Path, action: &str, name: &str) -> Result<()> {
     request(place, &asked, Purpose::Change, &mut io::sink()).map(drop)
 }
 
+fn list_request() -> Value {
+    json!({ "request": "snapshot", "action": "list" })
+}
+
 fn list_names(place: &Path) -> Result<()> {
-    let asked = json!({ "request": "snapshot", "action": "list" });
-    let answer = request(place, &asked, Purpose::Read, &mut io::sink())?;
+    let answer = request(place, &list_request(), Purpose::Read, &mut io::sink())?;
     let mut output = Output::new();
     for snapshot in answer.as_array().into_iter().flatten() {
         output.name(snapshot["name"].as_str().unwrap_or_default().as_bytes())?;
@@ -189,9 +192,12 @@ fn list_names(place: &Path) -> Result<()> {
 
 fn list(place: &Path, as_json: bool) -> Result<()> {
     let asked = json!({ "request": "usage", "fresh": true });
-    let answer = request(place, &asked, Purpose::Read, &mut io::sink())?;
-    let answer = &answer["snapshots"];
-    let bytes = |value: &Value| human(value.as_u64().unwrap_or_default());
+    let answer = match request(place, &asked, Purpose::Read, &mut io::sink()) {
+        Ok(mut usage) => usage["snapshots"].take(),
+        // Space that cannot be counted, on a full volume for example, is no reason to hide what may be deleted there.
+        Err(_) => request(place, &list_request(), Purpose::Read, &mut io::sink())?,
+    };
+    let bytes = |value: &Value| value.as_u64().map_or_else(|| "-".to_owned(), human);
     let mut output = Output::new();
     if as_json {
         output.json(&answer)?;

@@ -3,13 +3,13 @@
 //! It holds no strong reference to the file system, so that the volume is free once the daemon has let go of it. One
 //! lock, for the list of those who wait for the end; nothing is locked while it is held.
 
+use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::Mode;
 use serde_json::{Value, json};
 
 use crate::control::{FromPieces, Pieces, REQUEST_BYTES_MAX, check_directory, lock_directory, socket_in};
@@ -63,11 +63,10 @@ impl ControlServer {
         let lock = lock_directory(directory)?;
         // One that is left from a daemon that has ended or is ending: the number is ours now.
         let _ = std::fs::remove_file(&path);
-        // It is nobody else's from the start. No other thread makes files.
-        let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
-        let listener = UnixListener::bind(&path);
-        rustix::process::umask(umask);
-        let listener = listener?;
+        // The umask is the whole process's, other threads make files by it. Whoever connects before the mode is right is not
+        // served ([`serve`]).
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         let inode = path.symlink_metadata()?.ino();
         drop(lock);
         let end = Arc::<Mutex<End>>::default();

@@ -31,9 +31,13 @@ pub struct SnapshotMounts {
 struct State {
     /// The mount of the volume has ended: no more come.
     closing: bool,
+    /// All are being unmounted: one that is just coming is, too.
+    leaving: bool,
     /// Those that run, or are about to.
     running: usize,
-    unmounters: Vec<Unmounter>,
+    /// Numbers given out: a device number is used again as soon as its mount is gone.
+    numbered: u64,
+    unmounters: Vec<(u64, Unmounter)>,
     /// Those who wait for the end of one that ended after the mount of the volume wait for the volume to be closed.
     ended: Vec<ControlServer>,
 }
@@ -45,13 +49,17 @@ impl SnapshotMounts {
 
     /// Where they are mounted.
     pub fn mountpoints(&self) -> Vec<PathBuf> {
-        self.lock().unmounters.iter().map(|unmounter| unmounter.mountpoint().to_owned()).collect()
+        self.lock().unmounters.iter().map(|(_, unmounter)| unmounter.mountpoint().to_owned()).collect()
     }
 
     /// Unmounts all; those that are in use live on for their users.
     pub fn unmount(&self) {
-        let unmounters = self.lock().unmounters.clone();
-        for unmounter in unmounters {
+        let unmounters = {
+            let mut state = self.lock();
+            state.leaving = true;
+            state.unmounters.clone()
+        };
+        for (_, unmounter) in unmounters {
             // Who has unmounted it before us is as good.
             let _ = unmounter.unmount(true);
         }
@@ -68,12 +76,10 @@ impl SnapshotMounts {
     }
 
     /// One has ended, or was never mounted. `closing` if the mount of the volume is gone.
-    fn end(&self, unmounter: Option<&Unmounter>, control: Option<ControlServer>, closing: bool) {
+    fn end(&self, number: Option<u64>, control: Option<ControlServer>, closing: bool) {
         let mut state = self.lock();
         state.running -= 1;
-        if let Some(unmounter) = unmounter {
-            state.unmounters.retain(|other| other.device() != unmounter.device());
-        }
+        state.unmounters.retain(|(other, _)| Some(*other) != number);
         let tell = if closing || state.closing {
             state.ended.extend(control);
             None
@@ -110,7 +116,7 @@ pub fn mount(
     let mounts = &answerer.mounts;
     {
         let mut state = mounts.lock();
-        if state.closing {
+        if state.closing || state.leaving {
             return Err("the volume is being closed".to_owned());
         }
         state.running += 1;
@@ -138,20 +144,29 @@ fn start(
     let control = start_control(answerer, &session, Some(name), settings);
     let answerer = answerer.clone();
     let spawned = std::thread::Builder::new().name("pando-snapshot".into());
-    answerer.mounts.lock().unmounters.push(unmounter.clone());
+    let (number, leaving) = {
+        let mut state = answerer.mounts.lock();
+        state.numbered += 1;
+        let number = state.numbered;
+        state.unmounters.push((number, unmounter.clone()));
+        (number, state.leaving)
+    };
+    if leaving {
+        let _ = unmounter.unmount(true);
+    }
     let run = {
-        let (answerer, unmounter) = (answerer.clone(), unmounter.clone());
+        let answerer = answerer.clone();
         move || {
             serve(session, control.as_ref(), &log);
             // The thread of the mount of the volume may not have got as far as to say so.
             let closing = !answerer.live.is_mounted();
-            answerer.mounts.end(Some(&unmounter), control, closing);
+            answerer.mounts.end(Some(number), control, closing);
         }
     };
     let spawned = spawned.spawn(run).map(drop);
     spawned.map_err(|error| {
         // The session that was given to the thread has unmounted itself.
-        answerer.mounts.lock().unmounters.retain(|other| other.device() != unmounter.device());
+        answerer.mounts.lock().unmounters.retain(|(other, _)| *other != number);
         format!("no thread can be started: {}", io_text(&error))
     })
 }
