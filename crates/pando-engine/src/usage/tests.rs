@@ -7,9 +7,9 @@ use pando_device::MemoryDevice;
 use pando_device::simulated::Random;
 use pando_format::{Bound, KeyRange, NodeId, Tree};
 
-use super::{OwnerUsage, Usage};
+use super::{Count, OwnerUsage, Pinned, Usage};
 use crate::betree::node::Body;
-use crate::{Background, Batch, Engine, FormatOptions, Options};
+use crate::{Background, Batch, Engine, Error, FormatOptions, Options};
 
 fn open() -> Engine {
     let device = Arc::new(MemoryDevice::new(64 << 20));
@@ -226,4 +226,23 @@ fn a_full_volume_is_not_kept_full_by_a_count() {
     drop(pinned);
     assert_consistent(&engine.usage(&owners()).unwrap());
     assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, [""; 0]);
+}
+
+/// On a crafted image a node may lead to itself, or to one above it.
+#[test]
+fn a_node_of_another_height_than_its_parent_says_is_not_followed() {
+    let engine = open();
+    let mut batch = Batch::new();
+    batch.put(Tree::Metadata, &b"a"[..], &b"1"[..]);
+    engine.apply(batch).unwrap();
+    engine.checkpoint().unwrap();
+    let pinned = Pinned::new(engine.volume());
+    let root = pinned.live.metadata.node;
+    let height = pinned.entry(root).unwrap().height;
+    for (said, is_sound) in [(height, true), (height + 1, false)] {
+        let mut count = Count::new(&pinned);
+        count.usage.owners.push(OwnerUsage::default());
+        let counted = count.part(root, said, 1, &KeyRange::all(), &KeyRange::all());
+        assert_eq!(!matches!(counted, Err(Error::Damaged { .. })), is_sound, "{counted:?}");
+    }
 }
