@@ -273,7 +273,7 @@ impl Volume {
     /// One step of whatever is to be done; false if there is nothing.
     pub(crate) fn background_step(&self) -> Result<bool> {
         if self.log.wants_write_out() {
-            self.log.write_out(self.binder())?;
+            self.log.write_ripe(self.binder())?;
             return Ok(true);
         }
         if self.tree_step()? {
@@ -358,7 +358,7 @@ impl Volume {
                 last_sync = Instant::now();
                 self.log.sync_to(self.log.appended_lsn(), self.binder()).map(|_| ())
             } else {
-                self.log.write_out(self.binder())
+                self.log.write_ripe(self.binder())
             };
             if let Err(error) = result {
                 self.background_failed("the log", &error);

@@ -153,6 +153,23 @@ impl MessageBuffer {
         self.pending(key).is_none() && !self.deletes(key) && self.goto_of(key).is_none()
     }
 
+    /// How many of these keys, which rise, from the first on, it passes.
+    pub(crate) fn passed<'a>(&self, keys: impl Iterator<Item = &'a [u8]> + Clone, last: &[u8]) -> usize {
+        let Some(first) = keys.clone().next() else { return 0 };
+        let between = KeyRange::new(
+            Bound::before(Bytes::copy_from_slice(first)),
+            Bound::after(Bytes::copy_from_slice(last)),
+        );
+        let nothing_waits = self
+            .keyed
+            .range::<[u8], _>((RangeBound::Included(first), RangeBound::Included(last)))
+            .next()
+            .is_none()
+            && self.ranges_in(&between).next().is_none()
+            && self.gotos_in(&between).next().is_none();
+        if nothing_waits { keys.count() } else { keys.take_while(|key| self.passes(key)).count() }
+    }
+
     /// True if a delete waits for a key or a range.
     pub(crate) fn holds_deletes(&self) -> bool {
         !self.ranges.is_empty() || self.keyed.values().any(|(_, pending)| *pending == Pending::Delete)

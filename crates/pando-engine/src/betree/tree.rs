@@ -267,8 +267,9 @@ impl Volume {
         };
         let mut count = way.messages[..count].partition_point(is_here);
         if !buffer.is_empty() {
-            let is_free = |(key, _): &&(Bytes, Pending)| buffer.passes(&key[lifted..]);
-            count = way.messages[..count].iter().take_while(is_free).count();
+            let Some((last, _)) = way.messages[..count].last() else { return 0 };
+            let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
+            count = buffer.passed(keys, &last[lifted..]);
         }
         let lifted = lifted + child.strip as usize;
         if count == 0 || way.messages[..count].iter().any(|(key, _)| key.len() < lifted) {

@@ -40,6 +40,45 @@ pub(crate) struct Written {
 impl Volume {
     /// Writes an image to new space. On an error nothing refers to what may have been written.
     pub(crate) fn write_image(&self, image: &Image, cause: Cause) -> Result<Written> {
+        let mut written = self.write_images(std::iter::once(image), cause)?;
+        Ok(written.pop().expect("one image was written"))
+    }
+
+    /// Writes images to new space, all of them or none, so that the device has them all at once. On an error nothing refers to
+    /// what may have been written.
+    pub(crate) fn write_images<'a>(
+        &self,
+        images: impl Iterator<Item = &'a Image>,
+        cause: Cause,
+    ) -> Result<Vec<Written>> {
+        let mut requests = Vec::new();
+        let mut written = Vec::new();
+        let mut result = Ok(());
+        for image in images {
+            match self.lay_out(image) {
+                Ok((more, one)) => {
+                    requests.extend(more);
+                    written.push(one);
+                }
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        let result = result.and_then(|()| self.device.write(&requests).map_err(|error| self.poison(&error)));
+        if let Err(error) = result {
+            for extent in written.into_iter().flat_map(|one| one.entry.extents) {
+                self.allocator.give_back(extent);
+            }
+            return Err(error);
+        }
+        written.iter().for_each(|one| self.stats.count_written(cause, u64::from(one.entry.length)));
+        Ok(written)
+    }
+
+    /// Serializes an image, and finds space for it.
+    fn lay_out(&self, image: &Image) -> Result<(Vec<WriteRequest>, Written)> {
         let (parts, body) = self.encode_body(image)?;
         let mut header = NodeHeader {
             volume: self.volume_id,
@@ -74,13 +113,6 @@ impl Volume {
         let mut pieces = vec![Bytes::from(encoded)];
         pieces.extend(parts.iter().flat_map(|part| part.pieces.iter().cloned()));
         let requests = cut_into_extents(&extents, pieces);
-        if let Err(error) = self.device.write(&requests) {
-            for extent in extents {
-                self.allocator.give_back(extent);
-            }
-            return Err(self.poison(&error));
-        }
-        self.stats.count_written(cause, length as u64);
         let entry = BlockEntry {
             generation: header.generation,
             extents,
@@ -93,7 +125,7 @@ impl Volume {
             height: image.height,
             tree: image.tree,
         };
-        Ok(Written { entry, parts: header.parts })
+        Ok((requests, Written { entry, parts: header.parts }))
     }
 
     fn encode_body(&self, image: &Image) -> Result<(Vec<OutPart>, NodeBody)> {

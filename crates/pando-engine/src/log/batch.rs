@@ -70,6 +70,11 @@ pub(crate) trait Binder {
     /// # Errors
     /// A failure poisons the log, as a failed write of the batch would.
     fn bind(&self, first: Lsn, records: &[Record]) -> Result<Vec<Binding>>;
+
+    /// How many of these records, from the first on, are better written now than together with what follows them.
+    fn ripe(&self, records: &[Record]) -> usize {
+        records.len()
+    }
 }
 
 /// Leaves nothing out.

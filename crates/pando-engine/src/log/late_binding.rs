@@ -1,8 +1,8 @@
 //! Which values the log leaves out: runs of blocks that fill at least half of a leaf which is written now anyway.
 //!
 //! FAST16 section 3: a large write would go to the device twice, in the log and in its leaf. When a batch is written, each
-//! leaf that holds enough of the batch's runs is written first, and binding records say where in it the bytes lie. A run
-//! is left out only if all of it was found so; the others stay inline.
+//! leaf that holds enough of the batch's runs is written first, and binding records say where in it the bytes lie, or in a leaf
+//! that was written before. A run is left out only if all of it was found so; the others stay inline.
 //!
 //! The eviction token is held from the image of a leaf to its place in the block table, as for any write-back that no cut
 //! may cross. What the bindings name stays in place (CP-1): a later write of the leaf frees it with the interval that is
@@ -20,9 +20,9 @@ use pando_format::{BlockEntry, Compression, Extent, Lsn, NodeId, Operation, Part
 
 use super::batch::{Binder, Record};
 use crate::Result;
-use crate::betree::leaf::Basement;
-use crate::betree::node::{Body, CachedNode, NodeRef};
-use crate::cache::write_back::Cause;
+use crate::betree::leaf::{Basement, Leaf};
+use crate::betree::node::{Body, CachedNode, Image, NodeRef};
+use crate::cache::write_back::{Cause, Written};
 use crate::volume::Volume;
 
 /// The shortest run that is worth a binding record, in bytes.
@@ -76,12 +76,44 @@ impl Binder for Volume {
             return Ok(Vec::new());
         }
         let _token = self.eviction.lock();
-        for target in self.leaves_of(&runs).into_values() {
-            self.write_target(&target, &mut runs)?;
+        let targets = self.leaves_of(&runs);
+        let written = self.write_filled(targets.values())?;
+        for target in targets.values() {
+            if let Some((image, written)) = written.get(&target.node.id) {
+                let Body::Leaf(leaf) = &image.body else { continue };
+                note_places(target, leaf, &written.entry, |part| written.parts.get(part), &mut runs);
+            } else {
+                let state = target.node.state.read();
+                let (Body::Leaf(leaf), Some(place)) = (&state.body, &state.place) else { continue };
+                note_places(target, leaf, place, |part| leaf.basements[part].part.stored(), &mut runs);
+            }
+        }
+        let written: Vec<NodeId> = written.into_keys().collect();
+        for target in written.iter().filter_map(|node| targets.get(node)) {
+            self.pass_whole(&target.node);
         }
         let bindings: Vec<_> = runs.iter().filter_map(Run::binding).collect();
         self.stats.runs_bound.fetch_add(bindings.len() as u64, Ordering::Relaxed);
         Ok(bindings)
+    }
+
+    /// The last records wait if the leaf that they end in is being filled: it is written once, with those that will follow.
+    fn ripe(&self, records: &[Record]) -> usize {
+        let runs = candidates(Lsn(0), records);
+        if self.compression != Compression::None {
+            return records.len();
+        }
+        let mut ripe = records.len();
+        let mut filled = None;
+        for run in runs.iter().rev() {
+            let leaf = self.leaf_of_block(run, run.places.len() - 1).map(|(node, _)| node.id);
+            if leaf.is_none() || *filled.get_or_insert(leaf) != leaf {
+                break;
+            }
+            ripe = run.lsn.0 as usize;
+        }
+        // A stream of runs that all end in one leaf must not pile up.
+        if ripe >= records.len() / 2 { ripe } else { records.len() }
     }
 }
 
@@ -107,19 +139,23 @@ impl Volume {
         for (number, run) in runs.iter().enumerate() {
             let mut block = 0;
             while block < run.places.len() {
-                let root = self.root(run.tree).read().clone();
-                let stretch = Stretch { run, first: block, end: run.places.len(), lifted: 0 };
-                let Some((node, found)) = self.leaf_of(&root, stretch) else {
+                let Some((node, found)) = self.leaf_of_block(run, block) else {
                     block += 1;
                     continue;
                 };
-                let (first, end, lifted) = (found.first, found.end, found.lifted);
+                let (end, lifted) = (found.end, found.lifted);
                 let target = targets.entry(node.id).or_insert(Target { node, lifted, blocks: Vec::new() });
-                target.blocks.extend((first..end).map(|block| (number, block)));
+                target.blocks.extend((block..end).map(|block| (number, block)));
                 block = end;
             }
         }
         targets
+    }
+
+    /// The leaf that a block of a run belongs to, and how much of the run from there on does.
+    fn leaf_of_block<'a>(&self, run: &'a Run<'a>, block: usize) -> Option<(NodeRef, Stretch<'a>)> {
+        let root = self.root(run.tree).read().clone();
+        self.leaf_of(&root, Stretch { run, first: block, end: run.places.len(), lifted: 0 })
     }
 
     /// The leaf that the first block of a stretch belongs to, and how much of the stretch lies there, if the way is in
@@ -147,43 +183,64 @@ impl Volume {
         self.leaf_of(&below, stretch)
     }
 
-    /// Writes a leaf if the runs fill at least half of it, and notes where their blocks lie.
-    fn write_target(&self, target: &Target, runs: &mut [Run<'_>]) -> Result<()> {
-        let image = {
+    /// Writes those leaves of which the runs fill at least half, all at once; answers with what was written, and where to.
+    fn write_filled<'a>(
+        &self,
+        targets: impl Iterator<Item = &'a Target>,
+    ) -> Result<BTreeMap<NodeId, (Image, Written)>> {
+        let mut images = Vec::new();
+        for target in targets {
             let mut state = target.node.state.write();
-            let Body::Leaf(leaf) = &state.body else { return Ok(()) };
+            let Body::Leaf(leaf) = &state.body else { continue };
             let enough = target.blocks.len() * BLOCK_VALUE_LENGTH * 2 >= leaf.bytes();
             let free =
                 self.is_dirty_now(&state) && state.frozen.is_none() && !state.writing && !state.dropped;
-            if !enough || !free {
-                return Ok(());
+            if enough && free {
+                images.push((&target.node, self.take_image(&target.node, &mut state)));
             }
-            self.take_image(&target.node, &mut state)
-        };
-        let written = match self.write_image(&image, Cause::Binding) {
+        }
+        let written = match self.write_images(images.iter().map(|(_, image)| image), Cause::Binding) {
             Ok(written) => written,
             Err(error) => {
-                self.give_image_back(&target.node);
-                // Without space for the leaf the values go into the log.
-                return if error == crate::Error::NoSpace { Ok(()) } else { Err(error) };
+                images.iter().for_each(|(node, _)| self.give_image_back(node));
+                // Without space for the leaves the values go into the log.
+                return if error == crate::Error::NoSpace { Ok(BTreeMap::new()) } else { Err(error) };
             }
         };
-        self.place_written(&target.node, &image, &written);
-        let Body::Leaf(leaf) = &image.body else { return Ok(()) };
-        for (number, block) in &target.blocks {
-            let run = &mut runs[*number];
-            let key = &run.key(*block)[target.lifted..];
-            let index = leaf.index_of(key);
-            let Some(basement) = leaf.basements.get(index).and_then(|slot| slot.part.get()) else { continue };
-            // The leaf may hold a newer value by now: what counts is that these very bytes were written.
-            let value = run.block(*block);
-            run.places[*block] = place_of(basement, key, &value, &written.entry, &written.parts[index]);
+        for ((node, image), written) in images.iter().zip(&written) {
+            self.place_written(node, image, written);
         }
-        let (parts, bytes) = (leaf.basements.len(), leaf.bytes());
-        // Until then the image keeps its parts in memory.
-        drop(image);
-        self.pass(&target.node, 0..parts, bytes);
-        Ok(())
+        let images = images.into_iter().map(|(node, image)| (node.id, image));
+        Ok(images.zip(written).map(|((node, image), written)| (node, (image, written))).collect())
+    }
+
+    /// Lets a leaf leave memory that was written whole. No image may keep its parts any more.
+    fn pass_whole(&self, node: &NodeRef) {
+        let (parts, bytes) = match &node.state.read().body {
+            Body::Leaf(leaf) => (leaf.basements.len(), leaf.bytes()),
+            Body::Interior(_) => return,
+        };
+        self.pass(node, 0..parts, bytes);
+    }
+}
+
+/// Notes where on the device those blocks of the runs lie that a leaf has there. `stored` tells the place of a part.
+fn note_places<'a>(
+    target: &Target,
+    leaf: &Leaf,
+    place: &BlockEntry,
+    stored: impl Fn(usize) -> Option<&'a PartEntry>,
+    runs: &mut [Run<'_>],
+) {
+    for (number, block) in &target.blocks {
+        let run = &mut runs[*number];
+        let key = &run.key(*block)[target.lifted..];
+        let index = leaf.index_of(key);
+        let Some(basement) = leaf.basements.get(index).and_then(|slot| slot.part.get()) else { continue };
+        let Some(stored) = stored(index) else { continue };
+        // The leaf may hold a newer value by now: what counts is that these very bytes were written.
+        let value = run.block(*block);
+        run.places[*block] = place_of(basement, key, &value, place, stored);
     }
 }
 

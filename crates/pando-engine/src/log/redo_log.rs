@@ -144,8 +144,22 @@ impl RedoLog {
                 self.changed.wait(&mut state);
                 continue;
             }
-            state = self.write_batch(state, binder)?;
+            state = self.write_batch(state, binder, false)?;
         }
+    }
+
+    /// Writes what has piled up, as long as [`RedoLog::wants_write_out`], but for the last records if they are better written with
+    /// those that will follow them. Returns at once if somebody else is writing.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] if a write or flush has failed, now or before.
+    pub fn write_ripe(&self, binder: &dyn Binder) -> Result<()> {
+        let mut state = self.state.lock();
+        while !state.writing && self.is_piled_up(&state) {
+            state.check()?;
+            state = self.write_batch(state, binder, true)?;
+        }
+        state.check()
     }
 
     /// Makes the log durable at least up to `lsn`, or up to the last record if that is less. Returns how far
@@ -186,17 +200,24 @@ impl RedoLog {
         Ok(written)
     }
 
-    /// Takes records off the queue and writes them as one batch.
+    /// Takes records off the queue and writes them as one batch; only the ripe ones, if so wanted.
     fn write_batch<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         binder: &dyn Binder,
+        ripe_only: bool,
     ) -> Result<MutexGuard<'a, State>> {
         let (head, position, durable) = (state.head, state.tail, state.durable);
         let first = Lsn(state.taken.0 + 1);
-        let records = state.take(self.batch_bytes_max());
-        let last = Lsn(first.0 + records.len() as u64 - 1);
+        let mut records = state.take(self.batch_bytes_max());
         state.writing = true;
+        if ripe_only {
+            drop(state);
+            let ripe = binder.ripe(&records).max(1);
+            state = self.state.lock();
+            state.put_back(records.drain(ripe.min(records.len())..));
+        }
+        let last = Lsn(first.0 + records.len() as u64 - 1);
         drop(state);
         let stamp = Stamp { volume: self.volume, epoch: self.epoch, position, first, durable };
         let result = binder.bind(first, &records).and_then(|bindings| {
@@ -268,10 +289,13 @@ impl RedoLog {
         self.state.lock().appended
     }
 
-    /// True if enough waits to be written that [`RedoLog::write_out`] should be called: as much as makes a good write, or, of
+    /// True if enough waits to be written that [`RedoLog::write_ripe`] should be called: as much as makes a good write, or, of
     /// runs that late binding may leave out, as much as makes full leaves.
     pub fn wants_write_out(&self) -> bool {
-        let state = self.state.lock();
+        self.is_piled_up(&self.state.lock())
+    }
+
+    fn is_piled_up(&self, state: &State) -> bool {
         state.queued_bytes - state.bindable_bytes >= WRITE_OUT_BYTES
             || state.queued_bytes >= self.batch_bytes_max() / 4 * 3
     }
@@ -357,5 +381,16 @@ impl State {
         self.in_flight_bytes = bytes + batch::OVERHEAD_BYTES_MAX;
         self.taken = Lsn(self.taken.0 + count as u64);
         self.queue.drain(..count).collect()
+    }
+
+    /// Undoes the last [`State::take`] for the last of its records. Nobody takes others meanwhile, since `writing` is set.
+    fn put_back(&mut self, records: impl DoubleEndedIterator<Item = Record>) {
+        for record in records.rev() {
+            self.queued_bytes += record.bytes();
+            self.bindable_bytes += record.bindable_bytes();
+            self.in_flight_bytes -= record.bytes();
+            self.taken.0 -= 1;
+            self.queue.push_front(record);
+        }
     }
 }
