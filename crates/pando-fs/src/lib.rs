@@ -16,6 +16,7 @@ mod dir;
 pub mod error;
 mod file;
 mod file_system;
+mod frozen;
 mod inode;
 mod link;
 mod locks;

@@ -161,8 +161,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// What deletes a snapshot that is being received.
-    fn giving_up(&self, number: u64) -> Batch {
+    /// What deletes a snapshot that is being received, or is frozen.
+    pub(crate) fn giving_up(&self, number: u64) -> Batch {
         let mut batch = Batch::reclaiming();
         for tree in Tree::ALL {
             batch.delete_range(tree, KeyRange::prefix(key::snapshot_prefix(number)));

@@ -12,6 +12,7 @@ use pando_format::FormatError;
 use pando_format::send_stream::{Begin, Chain, Frame, KeyChange, SnapshotId, encode_preamble};
 
 use crate::difference::TreeSide;
+use crate::frozen::Frozen;
 use crate::operations::waiting;
 use crate::schema::{Record, Timestamp, key};
 use crate::snapshot::{RANGES, Snapshot};
@@ -43,8 +44,8 @@ pub enum TransferError {
     Refused(&'static str),
     /// It begins from a snapshot that is not there.
     NoBase,
-    /// A writable snapshot is no moment that another volume could know again.
-    Writable,
+    /// The base is a writable snapshot, which is no moment that another volume could know again.
+    WritableBase,
 }
 
 impl From<Error> for TransferError {
@@ -78,8 +79,9 @@ impl std::fmt::Display for TransferError {
             Self::Stream(error) => write!(f, "{error}; nothing was received"),
             Self::GoesOn => f.write_str("something follows the end of the stream; nothing was received"),
             Self::Refused(what) => write!(f, "the stream holds {what}; nothing was received"),
-            Self::Writable => f.write_str(
-                "a writable snapshot is neither sent nor a base; take a read-only one with 'pando snapshot create'",
+            Self::WritableBase => f.write_str(
+                "the base is writable, so no other volume has it; before its first changes are sent, take a read-only \
+                 snapshot of it with 'pando snapshot create --of', send that one, and name it as the base",
             ),
             Self::NoBase => f.write_str(
                 "the snapshot that the stream begins from is not on this volume; receive that one first, or send \
@@ -110,32 +112,45 @@ impl Snapshot {
 }
 
 impl FileSystem {
-    /// Writes a snapshot to a stream: what differs from the base, or all of it. A snapshot that is deleted meanwhile is an error, and what was
-    /// written has no end. Waits for the device and for the output.
+    /// Writes a snapshot to a stream: what differs from the base, or all of it. A writable one is sent as it is at the start. A read-only one, or a base,
+    /// that is deleted meanwhile is an error, and what was written has no end. Waits for the device and for the output.
     pub fn send_snapshot(
         &self,
         name: &[u8],
         base: Option<&[u8]>,
         out: &mut dyn Write,
     ) -> Result<Transferred, TransferError> {
-        let new = self.snapshot_side(name)?;
+        let mut new = self.snapshot_side(name)?;
         let old = match base {
             Some(base) => self.snapshot_side(base)?,
             // No snapshot has this number.
             None => TreeSide::new(key::snapshot_prefix(0), None),
         };
-        let sides = [&old, &new];
-        if sides.iter().filter_map(|side| side.snapshot.as_ref()).any(|snapshot| snapshot.writable) {
-            return Err(TransferError::Writable);
+        if old.snapshot.as_ref().is_some_and(|base| base.writable) {
+            return Err(TransferError::WritableBase);
         }
         let volume = self.store.engine().superblock().volume;
-        let id = |side: &TreeSide| side.snapshot.as_ref().map(|snapshot| snapshot.id(volume));
+        let mut id = new.snapshot.as_ref().map(|snapshot| snapshot.id(volume)).unwrap_or_default();
+        let mut frozen = None;
+        if new.snapshot.as_ref().is_some_and(|snapshot| snapshot.writable) {
+            if self.check_writable().is_ok() {
+                let made = Frozen::make(self, name)?;
+                id = made.snapshot.id(volume);
+                new = TreeSide::new(key::snapshot_prefix(made.snapshot.number.0), None);
+                frozen = Some(made);
+            } else {
+                // Nobody changes it. What it is some other time is another snapshot to who receives it.
+                let Timestamp { seconds, nanoseconds } = self.now();
+                id = SnapshotId { seconds, nanoseconds, ..id };
+            }
+        }
+        let sides = [&old, &new];
         let root = self.read_sides(&sides, |fs| fs.store.record(&new.prefix))?.ok_or(Error::Stale)?;
         let root = Record { number: 0, delta: 0, ..root };
         let counter = waiting(self, |fs| fs.store.get(Tree::Metadata, key::INODE_COUNTER))?;
         let begin = Begin {
-            snapshot: id(&new).unwrap_or_default(),
-            base: id(&old),
+            snapshot: id,
+            base: old.snapshot.as_ref().map(|base| base.id(volume)),
             counter: numbers::decode_counter(counter.as_ref())?,
             name: Bytes::copy_from_slice(name),
             root: root.encode(),
@@ -166,6 +181,7 @@ impl FileSystem {
         let end = Frame::End(frames.sent.changes);
         frames.frame(&end)?;
         frames.out.flush().map_err(TransferError::Output)?;
+        drop(frozen);
         Ok(frames.sent)
     }
 }

@@ -60,6 +60,21 @@ pub struct Snapshot {
     pub origin: Option<(VolumeId, u64)>,
 }
 
+/// A tree that a snapshot is made of.
+pub(crate) struct Source {
+    /// What its keys begin with.
+    prefix: Bytes,
+    /// Of its root directory.
+    record: Record,
+}
+
+impl Source {
+    /// A snapshot, whose root directory has this record.
+    pub(crate) fn of(snapshot: &Snapshot, record: Record) -> Self {
+        Self { prefix: key::snapshot_prefix(snapshot.number.0), record }
+    }
+}
+
 impl Snapshot {
     /// Its entry in the table, which stands under its name.
     pub fn encode(&self) -> Bytes {
@@ -106,9 +121,14 @@ fn damaged(key: &[u8]) -> Error {
 }
 
 impl FileSystem {
-    /// Takes a snapshot; atomic. `Exists` if there is one of this name. As the calls of [`crate::Operations`] it may answer `Miss` and
-    /// `Busy`; so may all the others here.
+    /// Takes a snapshot of the live tree; atomic. `Exists` if there is one of this name. As the calls of [`crate::Operations`] it may answer
+    /// `Miss` and `Busy`; so may all the others here.
     pub fn take_snapshot(&self, name: &[u8], writable: bool) -> Result<()> {
+        self.take_snapshot_of(None, name, writable)
+    }
+
+    /// Takes a snapshot of another snapshot as it is now, or of the live tree if none is named. `NotFound` if it is not there.
+    pub fn take_snapshot_of(&self, of: Option<&[u8]>, name: &[u8], writable: bool) -> Result<()> {
         self.check_writable()?;
         check_name(name)?;
         // Nothing may be half done.
@@ -117,21 +137,21 @@ impl FileSystem {
         if self.store.get(Tree::Metadata, &name_key)?.is_some() {
             return Err(Error::Exists);
         }
-        let root = self.inode(ROOT)?;
-        let states = States::lock([&root]);
+        let source = match of {
+            Some(of) => {
+                let of = self.snapshot(of)?;
+                let record = self.snapshot_root(&of)?;
+                Source::of(&of, record)
+            }
+            None => {
+                let root = self.inode(ROOT)?;
+                let record = States::lock([&root]).record(&root).clone();
+                Source { prefix: Bytes::new(), record }
+            }
+        };
         let number = self.numbers.allocate(&self.store)?;
-        let prefix = key::snapshot_prefix(number);
-        let record = Record { number, delta: self.fresh_deltas(number), ..states.record(&root).clone() };
-
         let mut batch = Batch::new();
-        for (tree, range) in RANGES {
-            batch.clone_range(tree, range, key::in_snapshot(&prefix, range));
-        }
-        for parked in self.parked.keys_in(b"") {
-            let came = key::in_snapshot(&prefix, &key::data_prefix(&parked));
-            batch.delete_range(Tree::Data, KeyRange::prefix(came));
-        }
-        batch.put(Tree::Metadata, prefix, record.encode());
+        self.copy_tree(&mut batch, &source, number);
         let snapshot = Snapshot {
             name: Bytes::copy_from_slice(name),
             number: InodeNumber(number),
@@ -141,6 +161,21 @@ impl FileSystem {
         };
         batch.put(Tree::Metadata, name_key, snapshot.encode());
         self.store.apply(batch)
+    }
+
+    /// Adds to the batch what makes the snapshot with this number of a tree. The name space lock is held exclusively.
+    pub(crate) fn copy_tree(&self, batch: &mut Batch, source: &Source, number: u64) {
+        let prefix = key::snapshot_prefix(number);
+        for (tree, range) in RANGES {
+            let from = key::in_snapshot(&source.prefix, range);
+            batch.clone_range(tree, from, key::in_snapshot(&prefix, range));
+        }
+        for parked in self.parked.keys_in(&source.prefix) {
+            let came = key::in_snapshot(&prefix, &key::data_prefix(&parked[source.prefix.len()..]));
+            batch.delete_range(Tree::Data, KeyRange::prefix(came));
+        }
+        let record = Record { number, delta: self.fresh_deltas(number), ..source.record.clone() };
+        batch.put(Tree::Metadata, prefix, record.encode());
     }
 
     /// All snapshots, in the order in which they were taken.
@@ -196,12 +231,17 @@ impl FileSystem {
         batch.note_freed(self.freed_by_a_tree());
         self.store.apply(batch)?;
         self.settle_evicted(&mut states, evicted);
-        if let Some(view) = self.views.lock().remove(&snapshot.number).and_then(|view| view.upgrade()) {
-            view.set_gone();
-        }
+        self.set_view_gone(snapshot.number);
         // No path in it that is remembered leads anywhere.
         *epoch += 1;
         Ok(())
+    }
+
+    /// The name space lock is held exclusively.
+    pub(crate) fn set_view_gone(&self, snapshot: InodeNumber) {
+        if let Some(view) = self.views.lock().remove(&snapshot).and_then(|view| view.upgrade()) {
+            view.set_gone();
+        }
     }
 
     /// What to say that a whole tree frees which goes. Nobody knows how much of it is shared: so much that the next checkpoint brings back
@@ -237,15 +277,19 @@ impl FileSystem {
     /// The root of a snapshot, found by its name in the directory of the snapshots.
     pub(crate) fn lookup_snapshot(&self, name: &[u8]) -> Result<Entry> {
         let _epoch = self.namespace.read();
-        let snapshot = self.snapshot(name)?;
+        self.root_of(&self.snapshot(name)?)
+    }
+
+    /// The root of a snapshot, with one more reference. The name space lock is held.
+    pub(crate) fn root_of(&self, snapshot: &Snapshot) -> Result<Entry> {
         loop {
             match self.table.get(snapshot.number) {
                 Some(inode) if inode.acquire() => return Ok(Entry { attributes: inode.attributes() }),
                 // It is leaving the table, with its state locked.
                 Some(inode) => drop(inode.write_any()),
                 None => {
-                    let record = self.snapshot_root(&snapshot)?;
-                    let view = self.view(&snapshot, record.delta);
+                    let record = self.snapshot_root(snapshot)?;
+                    let view = self.view(snapshot, record.delta);
                     let inode = Inode::detached(record, Place::Snapshot(view), &self.budget, false);
                     inode.attach();
                     if self.table.insert(&inode) {

@@ -9,33 +9,47 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::frozen::Frozen;
 use crate::operations::{
     AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, Operations, ROOT,
-    RenameMode, Seek, SetAttributes, Statistics, XattrMode,
+    RenameMode, Seek, SetAttributes, Statistics, XattrMode, waiting,
 };
 use crate::{Error, FileSystem, HeldSnapshot, Miss, Result};
 
 /// See the module. The snapshot cannot be deleted while this lives.
 pub struct SnapshotFiles {
     fs: Arc<FileSystem>,
-    snapshot: HeldSnapshot,
+    /// The root that is shown; one reference to it is counted.
+    root: InodeNumber,
     /// References given out, by inode.
     references: Mutex<HashMap<InodeNumber, u64>>,
+    /// Whether `root` is not what is held.
+    frozen: Option<Frozen<Arc<FileSystem>>>,
+    _held: HeldSnapshot,
 }
 
 impl SnapshotFiles {
-    /// The files of the snapshot with this name. `NotFound` if there is none, `NotSupported` if it may change, since whoever uses the
-    /// files remembers what they were; may answer `Miss`.
+    /// The files of the snapshot with this name. `NotFound` if there is none. Of one that may change it is what it is now, for good: whoever
+    /// uses the files remembers what they were. Waits for the device.
     pub fn open(fs: &Arc<FileSystem>, name: &[u8]) -> Result<Self> {
-        let snapshot = fs.hold_snapshot(name)?;
-        if fs.check_writable().is_ok() && fs.inode(snapshot.root())?.is_writable() {
-            return Err(Error::NotSupported);
+        let held = waiting(&**fs, |_| fs.hold_snapshot(name))?;
+        let mut frozen = None;
+        let mut root = held.root();
+        if fs.check_writable().is_ok() && fs.inode(root)?.is_writable() {
+            let made = Frozen::make(fs.clone(), name)?;
+            root = waiting(&**fs, |fs| {
+                let _epoch = fs.namespace.read();
+                fs.root_of(&made.snapshot)
+            })?
+            .attributes
+            .inode;
+            frozen = Some(made);
         }
-        Ok(Self { fs: fs.clone(), snapshot, references: Mutex::default() })
+        Ok(Self { fs: fs.clone(), root, references: Mutex::default(), frozen, _held: held })
     }
 
     fn inside(&self, inode: InodeNumber) -> InodeNumber {
-        if inode == ROOT { self.snapshot.root() } else { inode }
+        if inode == ROOT { self.root } else { inode }
     }
 
     fn count(&self, inode: InodeNumber) {
@@ -48,13 +62,16 @@ impl Drop for SnapshotFiles {
         for (inode, count) in self.references.get_mut().drain() {
             self.fs.forget(inode, count);
         }
+        if self.frozen.is_some() {
+            self.fs.forget(self.root, 1);
+        }
     }
 }
 
 impl Operations for SnapshotFiles {
     fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
         let mut entry = self.fs.lookup(self.inside(parent), name)?;
-        if entry.attributes.inode == self.snapshot.root() {
+        if entry.attributes.inode == self.root {
             self.fs.forget(entry.attributes.inode, 1);
             entry.attributes.inode = ROOT;
         } else {

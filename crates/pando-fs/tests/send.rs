@@ -237,11 +237,88 @@ fn a_snapshot_that_is_deleted_meanwhile_is_not_sent() {
     take(&volume.fs, "one");
     let sent = volume.fs.send_snapshot(b"one", None, &mut Deleting(&volume.fs, 0));
     assert!(matches!(sent, Err(TransferError::Volume(Error::Stale))), "{sent:?}");
-    changing(&*volume.fs, |fs| fs.take_snapshot(b"writable", true)).unwrap();
-    let sent = volume.fs.send_snapshot(b"writable", None, &mut Vec::new());
-    assert!(matches!(sent, Err(TransferError::Writable)), "{sent:?}");
     let sent = volume.fs.send_snapshot(b"one", None, &mut Vec::new());
     assert!(matches!(sent, Err(TransferError::Volume(Error::NotFound))), "{sent:?}");
+}
+
+#[test]
+fn a_writable_snapshot_is_sent_as_it_was_at_the_start() {
+    /// Changes and deletes what is being sent.
+    struct Changing<'a>(&'a Volume, Vec<u8>);
+    impl std::io::Write for Changing<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if self.1.is_empty() {
+                let trial = self.0.walk(".snapshots/trial").unwrap();
+                self.0.file(trial, "late");
+                changing(&*self.0.fs, |fs| fs.unlink(&self.0.caller, trial, b"sparse")).unwrap();
+                changing(&*self.0.fs, |fs| fs.delete_snapshot(b"trial")).unwrap();
+            }
+            self.1.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let volume = filled();
+    take(&volume.fs, "one");
+    changing(&*volume.fs, |fs| fs.take_snapshot(b"trial", true)).unwrap();
+    let trial = volume.walk(".snapshots/trial").unwrap();
+    let file = volume.file(trial, "new");
+    volume.write(file, 0, &[3; 9000]);
+    // Still in use: it is in no snapshot, nor is what is removed.
+    let open = volume.walk(".snapshots/trial/a/f20").unwrap();
+    changing(&*volume.fs, |fs| fs.unlink(&volume.caller, volume.walk(".snapshots/trial/a")?, b"f20"))
+        .unwrap();
+    changing(&*volume.fs, |fs| fs.take_snapshot_of(Some(b"trial"), b"then", false)).unwrap();
+    assert_eq!(volume.fs.check().unwrap().problems, []);
+    let then = contents(&volume.fs, "then");
+    let base = volume.fs.send_snapshot(b"one", Some(b"trial"), &mut Vec::new());
+    assert!(matches!(base, Err(TransferError::WritableBase)), "{base:?}");
+    let mut out = Changing(&volume, Vec::new());
+    volume.fs.send_snapshot(b"trial", None, &mut out).unwrap();
+    let stream = out.1;
+    let other = Volume::new();
+    receive(&other.fs, &stream).unwrap();
+    assert!(contents(&other.fs, "trial") == then);
+    other.assert_clean();
+    assert_eq!(volume.read(open, 0, 2), [21; 2]);
+    // Nothing is left of what was sent, and it is nothing to begin from.
+    assert_nothing_is_left(&volume.fs);
+    let received = waiting(&*other.fs, FileSystem::snapshots).unwrap().pop().unwrap();
+    let (_, number) = received.origin.unwrap();
+    assert!(!received.writable && number > trial.0);
+    // As changes, too, and one that breaks off leaves nothing either.
+    receive(&other.fs, &send(&volume.fs, "one", None)).unwrap();
+    changing(&*volume.fs, |fs| fs.take_snapshot_of(Some(b"then"), b"again", true)).unwrap();
+    volume.file(volume.walk(".snapshots/again").unwrap(), "newest");
+    let changes = send(&volume.fs, "again", Some("one"));
+    assert!(changes.len() < stream.len() / 10, "{} of {}", changes.len(), stream.len());
+    receive(&other.fs, &changes).unwrap();
+    assert!(contents(&other.fs, "again") == contents(&volume.fs, "again"));
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let sent = volume.fs.send_snapshot(b"again", None, &mut Full);
+    assert!(matches!(sent, Err(TransferError::Output(_))), "{sent:?}");
+    assert_nothing_is_left(&volume.fs);
+    // Of a volume that takes no changes it is sent as well, and to its receiver is another one each time.
+    let volume = volume.remount(true);
+    receive(&Volume::new().fs, &send(&volume.fs, "again", None)).unwrap();
+    let third = Volume::new();
+    for name in ["first", "second"] {
+        let stream = send(&volume.fs, "again", None);
+        third.fs.receive_snapshot(&mut &stream[..], Some(name.as_bytes())).unwrap();
+        assert!(contents(&third.fs, name) == contents(&volume.fs, "again"));
+    }
+    let origins: Vec<_> = waiting(&*third.fs, FileSystem::snapshots).unwrap();
+    assert_ne!(origins[0].taken, origins[1].taken);
 }
 
 fn scribble(volume: &Volume, random: &mut Random) {

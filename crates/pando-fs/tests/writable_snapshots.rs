@@ -3,8 +3,10 @@
 mod common;
 
 use common::Volume;
+use pando_engine::{Direction, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{FileType, Operations, ROOT, RenameMode, SNAPSHOTS, XattrMode, waiting};
-use pando_fs::{Error, InodeNumber, Result};
+use pando_fs::schema::key;
+use pando_fs::{Error, InodeNumber, Result, SnapshotFiles};
 
 fn take(volume: &Volume, name: &str, writable: bool) -> InodeNumber {
     waiting(&*volume.fs, |fs| fs.take_snapshot(name.as_bytes(), writable)).unwrap();
@@ -206,4 +208,98 @@ fn all_numbers_are_different() {
     numbers.sort();
     numbers.dedup();
     assert_eq!(numbers.len(), trees.len());
+}
+
+#[test]
+fn a_snapshot_of_a_snapshot_is_apart_from_it() {
+    let volume = filled();
+    let one = take(&volume, "one", true);
+    volume.write(volume.walk(".snapshots/one/d/f9").unwrap(), 0, b"first");
+    volume.file(one, "only in one");
+    let of = |source: &str, name: &str, writable| {
+        waiting(&*volume.fs, |fs| fs.take_snapshot_of(Some(source.as_bytes()), name.as_bytes(), writable))
+    };
+    of("one", "kept", false).unwrap();
+    of("kept", "two", true).unwrap();
+    assert_eq!(of("none", "three", true), Err(Error::NotFound));
+    assert_eq!(of("one", "two", true), Err(Error::Exists));
+    assert_eq!(of("one", "a/b", true), Err(Error::Invalid));
+    for (name, bytes) in [("one", b"in 1."), ("two", b"in 2.")] {
+        let path = format!(".snapshots/{name}/d/f9");
+        volume.write(volume.walk(&path).unwrap(), 0, bytes);
+    }
+    let check = |volume: &Volume| {
+        for (name, bytes) in [("one", b"in 1."), ("two", b"in 2."), ("kept", b"first")] {
+            // The names of the file are the snapshot's own.
+            for path in ["d/f9", "linked"] {
+                let file = volume.walk(&format!(".snapshots/{name}/{path}")).unwrap();
+                assert_eq!(volume.read(file, 0, 5), bytes, "{name}");
+                assert_eq!(volume.fs.get_attributes(file).unwrap().links, 2);
+            }
+            volume.walk(&format!(".snapshots/{name}/only in one")).unwrap();
+        }
+        assert_eq!(volume.read(volume.walk("linked").unwrap(), 0, 5), [10; 5]);
+        volume.assert_clean();
+    };
+    check(&volume);
+    let kept = volume.walk(".snapshots/kept").unwrap();
+    let made = volume.fs.make_node(&volume.caller, kept, b"n", FileType::Regular, 0, 0).map(drop);
+    assert_eq!(made, Err(Error::ReadOnly));
+    waiting(&*volume.fs, |fs| fs.delete_snapshot(b"one")).unwrap();
+    assert_eq!(of("one", "three", true), Err(Error::NotFound));
+    waiting(&*volume.fs, |fs| fs.take_snapshot_of(Some(b"kept"), b"one", true)).unwrap();
+    volume.write(volume.walk(".snapshots/one/d/f9").unwrap(), 0, b"in 1.");
+    check(&volume);
+    check(&volume.remount(false));
+}
+
+#[test]
+fn the_files_of_a_writable_snapshot_stay_what_they_were() {
+    let volume = filled();
+    let one = take(&volume, "one", true);
+    volume.write(volume.walk(".snapshots/one/d/f9").unwrap(), 0, b"first");
+    let files = SnapshotFiles::open(&volume.fs, b"one").unwrap();
+    let read = |files: &SnapshotFiles, path: [&str; 2]| {
+        let directory = waiting(files, |files| files.lookup(ROOT, path[0].as_bytes()))?.attributes.inode;
+        let file = waiting(files, |files| files.lookup(directory, path[1].as_bytes()))?.attributes.inode;
+        Ok(waiting(files, |files| files.read(file, 0, 5))?.concat())
+    };
+    let check = |files: &SnapshotFiles| {
+        assert_eq!(read(files, ["d", "f9"]), Ok(b"first".to_vec()));
+        assert_eq!(read(files, ["d", "f20"]), Ok(vec![21; 5]));
+        assert_eq!(read(files, ["d", "new"]), Err(Error::NotFound));
+        assert_eq!(files.get_attributes(ROOT).map(|root| root.links), Ok(3));
+    };
+    check(&files);
+    let d = volume.walk(".snapshots/one/d").unwrap();
+    volume.write(volume.walk(".snapshots/one/linked").unwrap(), 0, b"later");
+    unlink(&volume, d, "f20").unwrap();
+    volume.file(d, "new");
+    volume.directory(one, "more");
+    check(&files);
+    volume.assert_clean();
+    // It is mounted, as a read-only one is.
+    assert_eq!(waiting(&*volume.fs, |fs| fs.delete_snapshot(b"one")), Err(Error::InUse));
+    let later = SnapshotFiles::open(&volume.fs, b"one").unwrap();
+    assert_eq!(read(&later, ["d", "f9"]), Ok(b"later".to_vec()));
+    assert_eq!(read(&later, ["d", "f20"]), Err(Error::NotFound));
+    // What a crash leaves of them goes.
+    let crashed = volume.after_crash();
+    let of_snapshots = |volume: &Volume| {
+        let engine = volume.fs.engine();
+        let limit = ScanLimit { entries: usize::MAX, bytes: usize::MAX };
+        let range = KeyRange::prefix(vec![key::RECEIVING_TAG]);
+        engine.waiting(|| engine.scan(Tree::Metadata, &range, Direction::Forward, limit)).unwrap().entries
+    };
+    assert_eq!(of_snapshots(&crashed), []);
+    crashed.assert_clean();
+    drop(crashed);
+    let volume = filled();
+    take(&volume, "one", true);
+    let files = SnapshotFiles::open(&volume.fs, b"one").unwrap();
+    assert_eq!(of_snapshots(&volume).len(), 1);
+    drop(files);
+    assert_eq!(of_snapshots(&volume), []);
+    assert_eq!(waiting(&*volume.fs, |fs| fs.delete_snapshot(b"one")), Ok(()));
+    volume.assert_clean();
 }

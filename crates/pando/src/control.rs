@@ -8,7 +8,7 @@
 //! * `usage`: who uses the space, as of the last checkpoint, or with `fresh` of one that is written for it.
 //! * `sync`: makes everything done so far durable.
 //! * `checkpoint`: writes a checkpoint.
-//! * `snapshot`: with `action`, `create`, `list`, `delete` or `rollback`, and `name`; to create, `writable` too; or `diff` and `send`,
+//! * `snapshot`: with `action`, `create`, `list`, `delete` or `rollback`, and `name`; to create, `of` and `writable` too; or `diff` and `send`,
 //!   whose answers follow what they found or sent.
 //! * `receive`: makes a snapshot, called `name` if that is there, of the stream that follows in pieces; one of 0 bytes ends it.
 //! * `mount`: mounts the snapshot `name` on the directory `mountpoint` with the mount options `options`.

@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 
 use crate::attributes::type_name;
 use crate::failure::io_text;
-use crate::output::put_name;
+use crate::output::{put_name, shown};
 use crate::time::since_epoch;
 
-/// Does what a request says in its fields `action` (`create`, `list`, `delete`, `rollback`, `diff`, `send`), `name` and, to create one, `writable`. What
+/// Does what a request says in its fields `action` (`create`, `list`, `delete`, `rollback`, `diff`, `send`), `name` and, to create one, `of` and `writable`. What
 /// comes before the answer goes to `out`. What
 /// the kernel of a mount remembers and is no more it is told to forget. Waits for the device. An error is the end of a sentence.
 pub fn answer(
@@ -31,7 +31,14 @@ pub fn answer(
     match request["action"].as_str() {
         Some("create") => {
             let writable = request["writable"].as_bool().unwrap_or_default();
-            done(changing(fs, |fs| fs.take_snapshot(name, writable)).and_then(|()| fs.sync()))
+            let of = request["of"].as_str();
+            let taken = changing(fs, |fs| fs.take_snapshot_of(of.map(str::as_bytes), name, writable));
+            match (of, taken) {
+                (Some(of), Err(Error::NotFound)) => {
+                    Err(format!("there is no snapshot {}", shown(of.as_bytes())))
+                }
+                (_, taken) => done(taken.and_then(|()| fs.sync())),
+            }
         }
         Some("delete") => {
             let deleted = changing(fs, |fs| fs.delete_snapshot(name));

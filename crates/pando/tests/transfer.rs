@@ -98,6 +98,13 @@ fn snapshots_go_to_another_volume_whole_and_as_changes() {
     let mut diff = std::process::Command::new("diff");
     diff.arg("-r").args([sandbox.path("from"), sandbox.path("to")]);
     assert!(diff.status().unwrap().success());
+    // Of a writable one, what it is; changes of it begin from a read-only one of it.
+    sandbox.ok(["snapshot", "create", "--writable", "--of", "one", "v.img", "trial"]);
+    let trial = sandbox.ok(["send", "-i", "one", "v.img", "trial"]);
+    assert_eq!(fed(&sandbox, &receive, &trial), (true, String::new()));
+    assert_eq!(lines(&sandbox.ok(["snapshot", "diff", "w.img", "one", "trial"])), [""; 0]);
+    sandbox.refused(["send", "-i", "trial", "v.img", "two"], 1, &["is writable", "snapshot create --of"]);
+    sandbox.refused(["snapshot", "create", "--of", "none", "v.img", "x"], 1, &["there is no snapshot none"]);
     sandbox.refused(["send", "v.img", "three"], 1, &["three of v.img", "no such snapshot"]);
     sandbox.refused(["send", "-i", "three", "v.img", "two"], 1, &["no such snapshot"]);
 }

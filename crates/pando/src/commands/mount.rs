@@ -12,6 +12,7 @@ use clap::Args;
 use pando_fuse::MountEntry;
 use serde_json::json;
 
+use crate::commands::snapshot::write_out;
 use crate::control;
 use crate::daemon::{READY, Service, serve};
 use crate::failure::{Failure, Result, Status, io_text};
@@ -56,7 +57,8 @@ Mount options:
   writeback                let the kernel collect small writes
   show_snapshots           list .snapshots in the root directory; hide_snapshots (default) does not
   snapshot=NAME            mount this snapshot alone, read-only, also while the volume is mounted: the daemon that has it
-                           serves it, with the options of that mount where they concern the volume
+                           serves it, with the options of that mount where they concern the volume; of a writable
+                           snapshot the mount shows what it is now, and nothing that is changed in it later
   transport=WAY            how requests come from the kernel: uring, dev (/dev/fuse), or auto (default)
   nodiscard                do not tell the device which extents are free
   cache=SIZE               memory for the node cache, as --cache
@@ -123,6 +125,7 @@ fn beside(args: &MountArgs, name: &str, mount: &MountEntry) -> Result<Status> {
         mountpoint.map_err(|error| failed(format!("{}: {}", args.mountpoint.display(), io_text(&error))))?;
     let mountpoint = mountpoint.to_str().ok_or_else(|| failed("the mount point is no UTF-8".to_owned()))?;
     let options = args.options.join(",");
+    write_out(&mount.mountpoint);
     let asked = json!({ "request": "mount", "name": name, "mountpoint": mountpoint, "options": options });
     let mounted = control::request_value(&mount.device, &asked);
     mounted.map(|_| Status::Success).map_err(|error| failed(error.to_string()))

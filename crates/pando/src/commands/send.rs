@@ -18,6 +18,9 @@ times, extended attributes, access control lists, hard links, sparse files.
 
 What was moved since the older snapshot is written anew, with all below. What the two share is not looked at.
 
+A writable snapshot is sent as it is when the command begins, and arrives as a read-only one. It is no base for changes that are sent later: for that, take read-only \
+snapshots of it with 'pando snapshot create --of' and send those.
+
 The volume may be mounted and in use meanwhile. The stream can be kept in a file; it is checked when it is received.";
 
 const EXAMPLES: &str = "\

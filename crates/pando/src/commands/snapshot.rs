@@ -31,6 +31,7 @@ Examples:
   cp /mnt/.snapshots/before-upgrade/etc/fstab /mnt/etc/
   pando snapshot rollback /mnt before-upgrade
   pando snapshot create --writable /mnt trial
+  pando snapshot create --of trial /mnt trial-works
   pando snapshot delete /mnt before-upgrade";
 
 /// Arguments of `pando snapshot`.
@@ -73,6 +74,9 @@ enum Action {
     Create {
         #[command(flatten)]
         named: Named,
+        /// Take it of this snapshot as it is now, instead of the volume: a read-only one of a writable one, to keep a state of it, or the other way round.
+        #[arg(long, value_name = "SNAPSHOT")]
+        of: Option<String>,
         /// Let what lies in it be changed, in .snapshots of the mounted volume.
         #[arg(long)]
         writable: bool,
@@ -112,9 +116,10 @@ enum Action {
 /// Runs `pando snapshot`.
 pub fn run(args: &SnapshotArgs) -> Result<Status> {
     match &args.action {
-        Action::Create { named: Named { place, name }, writable } => {
-            let asked =
-                json!({ "request": "snapshot", "action": "create", "name": name, "writable": writable });
+        Action::Create { named: Named { place, name }, of, writable } => {
+            let asked = json!({
+                "request": "snapshot", "action": "create", "name": name, "of": of, "writable": writable
+            });
             request(place, &asked, Purpose::Change, &mut io::sink())?;
         }
         Action::Delete(Named { place, name }) => act(place, "delete", name)?,
@@ -135,6 +140,13 @@ pub fn mounted(place: &Path) -> Result<Option<String>, String> {
     entry.map(|entry| Some(entry.device)).ok_or_else(|| "no PandoFS volume is mounted there".to_owned())
 }
 
+/// Has the kernel send to the daemon what was written before: it belongs to what is asked next. A mount that cannot be opened says so itself then.
+pub fn write_out(mountpoint: &Path) {
+    if let Ok(directory) = std::fs::File::open(mountpoint) {
+        let _ = rustix::fs::syncfs(directory);
+    }
+}
+
 /// What the daemon or the volume itself answers to a request.
 pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Write) -> Result<Value> {
     let action = request["action"].as_str().unwrap_or_default();
@@ -152,10 +164,7 @@ pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Wr
     };
     match mounted(place).map_err(failed)? {
         Some(device) => {
-            // What the kernel has written and not sent yet belongs to it. A mount that cannot be opened says so itself.
-            if let Ok(directory) = std::fs::File::open(place) {
-                let _ = rustix::fs::syncfs(directory);
-            }
+            write_out(place);
             let answered = control::request_pieces(&device, request, out).map_err(write_failure)?;
             answered.map_err(|error| failed(error.to_string()))
         }

@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use pando_fs::operations::waiting;
 use pando_fs::{Error, FileSystem, SnapshotFiles};
 use pando_fuse::{Session, Unmounter};
 use serde_json::Value;
@@ -173,12 +172,8 @@ fn start(
 
 /// The files of a snapshot; an error is the end of a sentence.
 pub fn open(fs: &Arc<FileSystem>, name: &str) -> Result<SnapshotFiles, String> {
-    waiting(&**fs, |_| SnapshotFiles::open(fs, name.as_bytes())).map_err(|error| match error {
+    SnapshotFiles::open(fs, name.as_bytes()).map_err(|error| match error {
         Error::NotFound => format!("there is no snapshot {}", shown(name.as_bytes())),
-        Error::NotSupported => format!(
-            "{} is writable, and a mount of its own would not see what is changed in .snapshots",
-            shown(name.as_bytes())
-        ),
         error => error.to_string(),
     })
 }

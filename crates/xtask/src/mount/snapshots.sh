@@ -145,7 +145,21 @@ mountpoint -q "$M"
 df "$S" > /dev/null
 refused 'no snapshot' "$PANDO" mount -o snapshot=none "$IMAGE" "$T"
 snapshot create --writable "$M" trial
-refused 'writable' "$PANDO" mount -o snapshot=trial "$IMAGE" "$T"
+echo trial > "$M/.snapshots/trial/a/b/file"; ls -R "$M/.snapshots/trial" > /dev/null
+# A writable one stays in its mount what it was when it was mounted.
+"$PANDO" mount -o snapshot=trial "$IMAGE" "$T"
+diff -r --no-dereference "$M/.snapshots/trial" "$T"
+refused 'ead-only file system' touch "$T/new"
+rm "$M/.snapshots/trial/a/f2"; echo later > "$M/.snapshots/trial/a/b/file"; mkdir "$M/.snapshots/trial/more"
+test "$(cat "$T/a/b/file")" = trial; test "$(cat "$T/a/f2")" = 2; test ! -e "$T/more"
+refused 'it is mounted' snapshot delete "$M" trial
+snapshot create --of trial "$M" kept
+refused 'there is no snapshot none' snapshot create --of none "$M" other
+rm -r "$M/.snapshots/trial/more"; echo changed > "$M/.snapshots/trial/a/b/file"; echo 2 > "$M/.snapshots/trial/a/f2"
+test -d "$M/.snapshots/kept/more"; test "$(cat "$M/.snapshots/kept/a/b/file")" = later
+"$PANDO" umount "$T"
+"$PANDO" mount -o snapshot=trial "$IMAGE" "$T"; test "$(cat "$T/a/b/file")" = changed; "$PANDO" umount "$T"
+snapshot delete "$M" kept
 snapshot rollback "$M" one
 test "$(cat "$S/a/b/file")" = one; test "$(cat "$M/a/b/file")" = one
 "$PANDO" mount -o snapshot=one "$IMAGE" "$T"; "$PANDO" umount "$T"
