@@ -1,6 +1,10 @@
 //! Snapshots that go to another volume, whole and as what has changed since another one.
 
+#[path = "../common/mod.rs"]
 mod common;
+
+mod chains;
+mod crash;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,15 +12,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::Volume;
 use pando_device::SimulatedDevice;
-use pando_device::simulated::{Fault, Random};
-use pando_engine::{Background, Direction, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+use pando_device::simulated::Random;
+use pando_engine::{Direction, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
-    AllocateMode, Caller, FileType, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes, SetTime,
-    XattrMode, changing, waiting,
+    AllocateMode, Caller, FileType, Operations, ROOT, SNAPSHOTS, SetAttributes, SetTime, XattrMode, changing,
+    waiting,
 };
 use pando_fs::schema::{NameRecord, Record, key};
 use pando_fs::send::TransferError;
-use pando_fs::{Error, FileSystem, InodeNumber, Snapshot};
+use pando_fs::{Error, FileSystem, Snapshot};
 
 fn take(fs: &FileSystem, name: &str) {
     changing(fs, |fs| fs.take_snapshot(name.as_bytes(), false)).unwrap();
@@ -320,181 +324,6 @@ fn a_writable_snapshot_is_sent_as_it_was_at_the_start() {
     let origins: Vec<_> = waiting(&*third.fs, FileSystem::snapshots).unwrap();
     assert_ne!(origins[0].taken, origins[1].taken);
 }
-
-fn scribble(volume: &Volume, random: &mut Random) {
-    let (fs, caller) = (&*volume.fs, &volume.caller);
-    for _ in 0..40 {
-        let directories: Vec<InodeNumber> = std::iter::once(ROOT)
-            .chain(["a", "b", "c"].iter().filter_map(|name| {
-                let found = waiting(fs, |fs| fs.lookup(ROOT, name.as_bytes())).ok()?.attributes;
-                (found.file_type == FileType::Directory).then_some(found.inode)
-            }))
-            .collect();
-        let pick = |random: &mut Random| directories[random.below(directories.len() as u64) as usize];
-        let (from, to) = (pick(random), pick(random));
-        let name = |random: &mut Random| ["a", "b", "c", "d", "e"][random.below(5) as usize].as_bytes();
-        let (old, new) = (name(random), name(random));
-        let found = waiting(fs, |fs| fs.lookup(from, old)).map(|entry| entry.attributes);
-        // What cannot be done is refused, and that is no matter here.
-        let _ = match (random.below(10), found) {
-            (0..2, _) | (_, Err(_)) => {
-                changing(fs, |fs| fs.make_node(caller, from, old, FileType::Regular, 0o644, 0)).map(drop)
-            }
-            (2, _) => changing(fs, |fs| fs.make_directory(caller, ROOT, old, 0o755)).map(drop),
-            (3, Ok(found)) if found.file_type == FileType::Directory => {
-                changing(fs, |fs| fs.remove_directory(caller, from, old))
-            }
-            (3, _) => changing(fs, |fs| fs.unlink(caller, from, old)),
-            (4, Ok(found)) => changing(fs, |fs| fs.link(found.inode, to, new)).map(drop),
-            (5, Ok(found)) => changing(fs, |fs| fs.clone_tree(caller, &[], found.inode, to, new)),
-            (6, _) => changing(fs, |fs| fs.rename(caller, from, old, to, new, RenameMode::Exchange)),
-            (7, _) => changing(fs, |fs| fs.rename(caller, from, old, to, new, RenameMode::Replace)),
-            (8, Ok(found)) => {
-                let value = vec![random.bits() as u8; random.below(2000) as usize];
-                changing(fs, |fs| fs.set_xattr(found.inode, b"user.x", &value, XattrMode::Set, false))
-            }
-            (_, Ok(found)) => {
-                let bytes = Bytes::from(vec![random.bits() as u8; random.below(30_000) as usize]);
-                let offset = random.below(50_000);
-                changing(fs, |fs| fs.write(found.inode, offset, bytes.clone(), false, false))
-            }
-        };
-    }
-}
-
-#[test]
-fn chains_of_changes_end_in_the_same() {
-    let seeds: Vec<u64> = match std::env::var("PANDO_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        Some(seed) => vec![seed],
-        None => (1..=12).collect(),
-    };
-    for seed in seeds {
-        println!("PANDO_SEED={seed}");
-        let mut random = Random::new(seed);
-        let (volume, other) = (Volume::new(), Volume::new());
-        let mut base: Option<String> = None;
-        for round in 0..6 {
-            scribble(&volume, &mut random);
-            if random.chance(1, 2) {
-                while volume.fs.engine().background_step().unwrap() {}
-            }
-            let name = format!("s{round}");
-            take(&volume.fs, &name);
-            let stream = send(&volume.fs, &name, base.as_deref());
-            scribble(&other, &mut random);
-            receive(&other.fs, &stream).unwrap_or_else(|error| panic!("PANDO_SEED={seed}: {error}"));
-            assert!(contents(&other.fs, &name) == contents(&volume.fs, &name), "PANDO_SEED={seed}, {name}");
-            assert_nothing_is_left(&other.fs);
-            if let Some(base) = base.filter(|_| random.chance(1, 2)) {
-                changing(&*volume.fs, |fs| fs.delete_snapshot(base.as_bytes())).unwrap();
-                changing(&*other.fs, |fs| fs.delete_snapshot(base.as_bytes())).unwrap();
-            }
-            base = Some(name);
-        }
-        other.assert_clean();
-        volume.assert_clean();
-    }
-}
-
-fn small() -> FormatOptions {
-    FormatOptions { log_bytes: Some(1 << 20), ..common::small_nodes() }
-}
-
-fn open(device: Arc<SimulatedDevice>) -> pando_fs::Result<Arc<FileSystem>> {
-    let options = Options { background: Background::Manual, cache_bytes: 2 << 20, ..Options::default() };
-    FileSystem::open(device, options)
-}
-
-/// A volume on a simulated device, with the base, and the streams of the base and of what follows.
-fn prepared() -> (SimulatedDevice, Vec<u8>, BTreeMap<(u8, Bytes), Bytes>) {
-    let volume = filled();
-    take(&volume.fs, "one");
-    let whole = send(&volume.fs, "one", None);
-    for number in 0..30u32 {
-        let file = volume.file(ROOT, &format!("more {number}"));
-        volume.write(file, 0, &vec![number as u8; 9000]);
-    }
-    volume.fs.unlink(&volume.caller, volume.walk("a/deep").unwrap(), b"linked").unwrap();
-    take(&volume.fs, "two");
-    let device = Arc::new(SimulatedDevice::new(64 << 20));
-    FileSystem::format(device.clone(), &small()).unwrap();
-    let fs = open(device.clone()).unwrap();
-    receive(&fs, &whole).unwrap();
-    fs.close().unwrap();
-    let stream = send(&volume.fs, "two", Some("one"));
-    (SimulatedDevice::from_image(device.image()), stream, contents(&volume.fs, "two"))
-}
-
-/// After whatever has happened: the snapshot is there whole, or nothing of it is.
-fn assert_whole_or_nothing(fs: &FileSystem, expected: &BTreeMap<(u8, Bytes), Bytes>, what: &str) -> bool {
-    assert_nothing_is_left(fs);
-    let received = names(fs).len() == 2;
-    if received {
-        assert!(contents(fs, "two") == *expected, "{what}");
-    }
-    received
-}
-
-#[test]
-fn a_crash_while_receiving_leaves_all_or_nothing() {
-    let (device, stream, expected) = prepared();
-    let image = device.image();
-    let device = Arc::new(SimulatedDevice::from_image(image));
-    let fs = open(device.clone()).unwrap();
-    let records = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let (states, observed) = (records.clone(), device.clone());
-    let engine = fs.engine().clone();
-    fs.observe_records(move || {
-        // Durable up to here: what a crash then leaves.
-        engine.sync().unwrap();
-        states.lock().unwrap().push(observed.image());
-    });
-    receive(&fs, &stream).unwrap();
-    let states = std::mem::take(&mut *records.lock().unwrap());
-    assert!(states.len() > 5, "{}", states.len());
-    let last = states.len() - 1;
-    for (number, image) in states.into_iter().enumerate() {
-        // As the check of a volume that nobody has opened sees it, and after the next mount.
-        let device = Arc::new(SimulatedDevice::from_image(image));
-        let options = Options { read_only: true, background: Background::Manual, ..Options::default() };
-        let seen = FileSystem::open(device.clone(), options).unwrap();
-        assert_eq!(seen.check().unwrap().problems, [], "record {number}");
-        drop(seen);
-        let fs = open(device).unwrap();
-        let received = assert_whole_or_nothing(&fs, &expected, &format!("record {number}"));
-        assert_eq!(received, number == last, "record {number}");
-    }
-}
-
-#[test]
-fn a_device_that_fails_while_receiving_leaves_all_or_nothing() {
-    let (device, stream, expected) = prepared();
-    let image = device.image();
-    for (kind, fault) in [("alone", Fault::At as fn(u64) -> Fault), ("and all behind it", Fault::From)] {
-        let mut last = false;
-        for number in 0.. {
-            let what = format!("I/O {number} {kind} fails");
-            let device = Arc::new(SimulatedDevice::from_image(image.clone()));
-            let fs = open(device.clone()).unwrap();
-            device.set_fault(fault(device.io_count() + number));
-            let outcome = receive(&fs, &stream);
-            let closed = fs.close();
-            drop(fs);
-            let failed = device.failed_count() > 0;
-            let device = Arc::new(SimulatedDevice::from_image(device.image()));
-            let fs = open(device).unwrap();
-            let whole = assert_whole_or_nothing(&fs, &expected, &what);
-            assert!(whole || outcome.is_err(), "{what}: {closed:?}");
-            if !failed {
-                assert!(outcome.is_ok() && whole, "{what}");
-                last = number > 0;
-                break;
-            }
-        }
-        assert!(last);
-    }
-}
-
 #[test]
 fn a_volume_that_is_too_small_keeps_what_it_has() {
     let volume = Volume::new();
@@ -508,8 +337,8 @@ fn a_volume_that_is_too_small_keeps_what_it_has() {
     take(&volume.fs, "large");
     let stream = send(&volume.fs, "large", None);
     let device = Arc::new(SimulatedDevice::new(24 << 20));
-    FileSystem::format(device.clone(), &small()).unwrap();
-    let fs = open(device.clone()).unwrap();
+    FileSystem::format(device.clone(), &crash::small()).unwrap();
+    let fs = crash::open(device.clone()).unwrap();
     let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
     changing(&*fs, |fs| fs.make_directory(&caller, ROOT, b"kept", 0o755)).unwrap();
     let outcome = receive(&fs, &stream);
@@ -517,7 +346,7 @@ fn a_volume_that_is_too_small_keeps_what_it_has() {
     assert_nothing_is_left(&fs);
     fs.close().unwrap();
     drop(fs);
-    let fs = open(device).unwrap();
+    let fs = crash::open(device).unwrap();
     assert_eq!(names(&fs), [""; 0]);
     assert!(changing(&*fs, |fs| fs.lookup(ROOT, b"kept")).is_ok());
     let value = below(&fs, Tree::Metadata, &key::child_key(b"", b"kept"));
