@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::Volume;
 use pando_device::simulated::Random;
@@ -181,4 +182,46 @@ fn threads_in_one_tree_leave_it_sound() {
     // What the last roll back has left of it is chance.
     let made = [&DIRECTORIES_MADE, &LINKS_MADE].map(|count| count.load(Ordering::Relaxed));
     assert!(made.iter().all(|count| *count > 0), "{made:?}");
+}
+
+/// A link that waited for a roll back made a name, in the tree that had come, for a file of the one that had gone: what may be linked to what
+/// is looked at with the name space locked.
+#[test]
+fn a_link_that_waits_for_a_roll_back_joins_no_two_trees() {
+    let volume = Volume::new();
+    let (fs, caller) = (volume.fs.clone(), volume.caller);
+    fs.take_snapshot(b"one", false).unwrap();
+    let file = fs.make_temporary(&caller, ROOT, 0o600).unwrap().attributes.inode;
+    let (armed, linking) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+    let (is_armed, started, linker) = (armed.clone(), linking.clone(), fs.clone());
+    // Behind the record of the roll back, whose locks are held.
+    fs.observe_records(move || {
+        if !is_armed.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let fs = linker.clone();
+        *started.lock().unwrap() = Some(std::thread::spawn(move || {
+            sender.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            fs.link(file, ROOT, b"name").map(drop)
+        }));
+        let thread = receiver.recv().unwrap();
+        // Until it sleeps, which is for the lock. If that takes too long the roll back goes on all the same: the link comes behind it
+        // in any case.
+        let begin = std::time::Instant::now();
+        let sleeps = || {
+            let stat = std::fs::read_to_string(std::path::Path::new("/proc").join(&thread).join("stat"));
+            stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')))
+        };
+        while !sleeps() && begin.elapsed().as_secs() < 20 {
+            std::thread::yield_now();
+        }
+    });
+    armed.store(true, Ordering::Relaxed);
+    drop(fs.roll_back(b"one").unwrap());
+    assert!(!armed.load(Ordering::Relaxed));
+    let linking = linking.lock().unwrap().take().unwrap();
+    assert_eq!(linking.join().unwrap(), Err(Error::OtherTree));
+    assert_eq!(fs.lookup(ROOT, b"name").map(drop), Err(Error::NotFound));
+    volume.assert_clean();
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pando_fs::difference::{Entry, What};
 use pando_fs::operations::{Operations, ROOT, changing, waiting};
 use pando_fs::send::TransferError;
-use pando_fs::{Error, FileSystem, Vanished};
+use pando_fs::{Error, FileSystem, InodeNumber, Vanished};
 use pando_fuse::Notifier;
 use serde_json::{Map, Value, json};
 
@@ -72,21 +72,46 @@ pub fn answer(
     }
 }
 
+/// What remembers names, attributes and contents for a mount: the kernel.
+trait Memory {
+    fn forget_name(&self, directory: InodeNumber, name: &[u8]);
+    fn forget_attributes(&self, inode: InodeNumber);
+    fn forget_contents(&self, inode: InodeNumber);
+}
+
+impl Memory for Notifier {
+    fn forget_name(&self, directory: InodeNumber, name: &[u8]) {
+        self.forget_name(directory, name);
+    }
+
+    fn forget_attributes(&self, inode: InodeNumber) {
+        self.forget_attributes(inode);
+    }
+
+    fn forget_contents(&self, inode: InodeNumber) {
+        self.forget_contents(inode);
+    }
+}
+
 /// Names first: what the kernel lets go of then it need not be told of.
-fn forget_vanished(fs: &FileSystem, vanished: &Vanished, kernel: Option<&Notifier>) -> pando_fs::Result<()> {
-    let Some(notifier) = kernel else { return Ok(()) };
-    let forget = |names: &[Bytes]| names.iter().for_each(|name| notifier.forget_name(ROOT, name));
+fn forget_vanished(
+    fs: &FileSystem,
+    vanished: &Vanished,
+    kernel: Option<&impl Memory>,
+) -> pando_fs::Result<()> {
+    let Some(memory) = kernel else { return Ok(()) };
+    let forget = |names: &[Bytes]| names.iter().for_each(|name| memory.forget_name(ROOT, name));
     forget(&vanished.names);
-    notifier.forget_attributes(ROOT);
+    memory.forget_attributes(ROOT);
     // What can fail keeps nothing else from being told.
     let present = waiting(fs, FileSystem::root_names).map(|present| forget(&present));
     forget_gone(fs, kernel);
     present
 }
 
-fn forget_gone(fs: &FileSystem, kernel: Option<&Notifier>) {
-    if let Some(notifier) = kernel {
-        fs.gone_inodes().into_iter().for_each(|inode| notifier.forget_contents(inode));
+fn forget_gone(fs: &FileSystem, kernel: Option<&impl Memory>) {
+    if let Some(memory) = kernel {
+        fs.gone_inodes().into_iter().for_each(|inode| memory.forget_contents(inode));
     }
 }
 
@@ -163,5 +188,80 @@ fn text(error: &Error) -> String {
         Error::Exists => "there is one of this name already".to_owned(),
         Error::Invalid => "this cannot be a snapshot's name".to_owned(),
         error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use pando_device::MemoryDevice;
+    use pando_engine::{Background, FormatOptions, Options};
+    use pando_fs::operations::{Caller, FileType};
+
+    use super::*;
+
+    /// Keeps what it is told.
+    #[derive(Default)]
+    struct Told(RefCell<Vec<String>>);
+
+    impl Memory for Told {
+        fn forget_name(&self, directory: InodeNumber, name: &[u8]) {
+            assert_eq!(directory, ROOT);
+            self.0.borrow_mut().push(format!("name {}", name.escape_ascii()));
+        }
+
+        fn forget_attributes(&self, inode: InodeNumber) {
+            self.0.borrow_mut().push(format!("attributes of {}", inode.0));
+        }
+
+        fn forget_contents(&self, inode: InodeNumber) {
+            self.0.borrow_mut().push(format!("contents of {}", inode.0));
+        }
+    }
+
+    /// A listing that fails left the kernel with the tree of before.
+    #[test]
+    fn what_went_with_a_roll_back_is_told_whether_or_not_the_root_can_be_listed() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        FileSystem::format(device.clone(), &FormatOptions::default()).unwrap();
+        let options = Options { background: Background::Manual, ..Options::default() };
+        let fs = FileSystem::open(device, options).unwrap();
+        let failing = Arc::new(AtomicBool::new(false));
+        let interrupted = failing.clone();
+        fs.interrupt_queries(move || interrupted.load(Ordering::Relaxed));
+        let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+        let make = |name: &str| {
+            let make =
+                |fs: &FileSystem| fs.make_node(&caller, ROOT, name.as_bytes(), FileType::Regular, 0o644, 0);
+            changing(&*fs, make).unwrap().attributes.inode
+        };
+        make("back");
+        changing(&*fs, |fs| fs.take_snapshot(b"one", false)).unwrap();
+        changing(&*fs, |fs| fs.unlink(&caller, ROOT, b"back")).unwrap();
+        // Remembered as absent.
+        assert_eq!(waiting(&*fs, |fs| fs.lookup(ROOT, b"back")).map(drop), Err(Error::NotFound));
+        let gone = make("gone");
+        let vanished = changing(&*fs, |fs| fs.roll_back(b"one")).unwrap();
+
+        failing.store(true, Ordering::Relaxed);
+        let told = Told::default();
+        assert_eq!(forget_vanished(&fs, &vanished, Some(&told)), Err(Error::Busy));
+        let told = told.0.into_inner();
+        let place = |what: &str| told.iter().position(|told| told == what);
+        let (name, contents) =
+            (place("name gone").unwrap(), place(&format!("contents of {}", gone.0)).unwrap());
+        assert!(name < contents, "{told:?}");
+        assert!(place("attributes of 1").is_some_and(|at| at < contents), "{told:?}");
+
+        failing.store(false, Ordering::Relaxed);
+        let told = Told::default();
+        assert_eq!(forget_vanished(&fs, &vanished, Some(&told)), Ok(()));
+        let told = told.0.into_inner();
+        let place = |what: &str| told.iter().position(|told| told == what);
+        assert!(place("name gone") < place("name back"), "{told:?}");
+        assert!(place("name back") < place(&format!("contents of {}", gone.0)), "{told:?}");
     }
 }

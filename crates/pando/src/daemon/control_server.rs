@@ -187,6 +187,8 @@ fn line(result: Result<Value, String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn ask(stream: &UnixStream, line: &str) -> Value {
@@ -257,5 +259,78 @@ mod tests {
         for stream in [early, late] {
             assert_eq!(read(&stream), json!({ "error": "the device is full" }));
         }
+    }
+
+    /// Does something as a user who owns nothing, if this process may become one.
+    fn as_nobody(call: impl FnOnce() + Send) {
+        // A thread's user is its own, as far as the system calls are made without the C library.
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let nobody = rustix::fs::Uid::from_raw(65_534);
+                if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_ok() {
+                    call();
+                }
+            });
+            thread.join().unwrap()
+        });
+    }
+
+    #[test]
+    fn only_its_user_is_served() {
+        let directory = tempfile::tempdir().unwrap();
+        let server = server(directory.path());
+        let path = directory.path().join("pando/0-52.socket");
+        let mode = |path: &Path| path.symlink_metadata().unwrap().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600, "others may not connect");
+        let parent = path.parent().unwrap();
+        assert_eq!(mode(parent) & 0o022, 0, "others may not put a socket there");
+        assert_eq!(mode(&parent.join("lock")), 0o600, "others may not hold the lock");
+        // As if somebody had connected before the mode was right.
+        for open in [directory.path(), parent, &path] {
+            std::fs::set_permissions(open, Permissions::from_mode(0o777)).unwrap();
+        }
+        let is_reached = AtomicBool::new(false);
+        as_nobody(|| {
+            // What lies above may be closed to others.
+            let Ok(mut stream) = UnixStream::connect(&path) else { return };
+            is_reached.store(true, Ordering::Relaxed);
+            let mut answer = String::new();
+            // It may be closed before the request is written.
+            let _ = stream.write_all(b"{\"request\":\"info\"}\n");
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.read_to_string(&mut answer);
+            assert_eq!(answer, "", "a stranger was answered");
+        });
+        if !is_reached.into_inner() {
+            println!("SKIPPED only_its_user_is_served: another user who gets to the socket needs root");
+        }
+        let stream = UnixStream::connect(&path).unwrap();
+        assert_eq!(ask(&stream, "{\"request\":\"info\"}\n"), json!({ "ok": { "pid": 7 } }));
+        drop(server);
+    }
+
+    #[test]
+    fn a_directory_that_others_can_change_is_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pando");
+        let start = || ControlServer::start(&path, "0:52", Arc::new(|_: &str, _: &Value, _: Talk<'_>| None));
+        let refused = |words: &str| match start() {
+            Ok(_) => panic!("a socket was made"),
+            Err(error) => assert!(error.to_string().contains(words), "{error}"),
+        };
+        std::fs::create_dir(&path).unwrap();
+        for mode in [0o720, 0o702] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            refused("can be changed by other users");
+        }
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        drop(start().unwrap());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+            refused("belongs to another user");
+        }
+        std::fs::remove_dir_all(&path).unwrap();
+        std::os::unix::fs::symlink(directory.path(), &path).unwrap();
+        refused("is none");
     }
 }

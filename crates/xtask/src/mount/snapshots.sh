@@ -89,6 +89,18 @@ perl -MErrno=EROFS -e '
 refused 'ead-only file system' cp --reflink=auto "$M/a/f2" top
 refused 'ead-only file system' fallocate -l 10 top
 refused 'read-only' "$PANDO" clone "$M/a" "$M/.snapshots/one/clone"
+# A shared map that may be written to, which the kernel grants without asking: what is put there comes to nothing.
+perl -e '
+    open(my $file, "+<", "top") or die "open: $!";
+    my ($PROT_READ_WRITE, $MAP_SHARED, $MS_SYNC) = (3, 1, 4);
+    my $at = syscall(9, 0, 4096, $PROT_READ_WRITE, $MAP_SHARED, fileno($file), 0);
+    $at != -1 or die "mmap: $!";
+    pipe(my $read, my $write) or die; syswrite($write, "LOST") == 4 or die;
+    syscall(0, fileno($read), $at, 4) == 4 or die "read: $!";
+    syscall(26, $at, 4096, $MS_SYNC); syscall(11, $at, 4096) == 0 or die "munmap: $!";'
+# The kernel is told to forget it by another thread.
+for try in $(seq 1200); do if test "$(cat top)" = kept; then break; fi; sleep 0.1; done
+test "$(cat top)" = kept; test "$(cat ../../top)" = kept
 cd "$M"
 refused 'ead-only file system' mkdir .snapshots/new
 refused 'ead-only file system' rmdir .snapshots/one
@@ -165,6 +177,13 @@ test "$(cat "$S/a/b/file")" = one; test "$(cat "$M/a/b/file")" = one
 "$PANDO" mount -o snapshot=one "$IMAGE" "$T"; "$PANDO" umount "$T"
 refused 'it is mounted' snapshot delete "$M" one
 "$PANDO" umount "$S"
+# Mounts that follow each other at once, under the same device number: the end of one is not that of the next.
+for i in $(seq 20); do
+    "$PANDO" mount -o snapshot=one "$IMAGE" "$S"; umount -i "$S"
+    "$PANDO" mount -o snapshot=one "$IMAGE" "$T"
+    refused "mounted on $T" "$PANDO" umount "$M"
+    umount -i "$T"
+done
 snapshot create "$M" two
 # The mount of the volume goes first: the snapshot stays, and the volume is closed when it goes.
 "$PANDO" mount -o snapshot=two "$IMAGE" "$S"
