@@ -8,6 +8,7 @@ mod discard;
 pub mod file;
 pub mod memory;
 mod pool;
+pub mod program;
 pub mod simulated;
 mod transfer;
 mod uring;

@@ -52,6 +52,7 @@ pub fn serve(service: Service) -> Result<()> {
     if service.background {
         let _ = rustix::process::setsid();
     }
+    pando_device::program::read_whole();
     let log = Arc::new(if service.background { Log::background() } else { Log::Foreground });
     stop_on_panic(log.clone());
     let fs = open(&service)?;
