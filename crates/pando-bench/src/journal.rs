@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::Traffic;
 use crate::error::{Error, at};
 use crate::row::Measurement;
+use crate::trace::summary::Summary;
 
 /// How the run of a row ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,12 +29,15 @@ pub struct Entry {
     pub row: String,
     /// On which file system.
     pub file_system: String,
-    /// In which round, from 1.
+    /// In which round, from 1; the one that is counted is 0.
     pub round: u64,
     /// What it gave.
     pub outcome: Outcome,
     /// What the measured part did to the device, where there is one.
     pub traffic: Option<Traffic>,
+    /// What a trace says, of a run that was counted; its values are no measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Summary>,
     /// Time for all of it, preparations included.
     pub seconds: f64,
 }
@@ -110,7 +114,15 @@ mod tests {
 
     fn entry(row: &str, outcome: Outcome) -> Entry {
         let file_system = "ext4".to_owned();
-        Entry { row: row.to_owned(), file_system, round: 1, outcome, traffic: None, seconds: 0.5 }
+        Entry {
+            row: row.to_owned(),
+            file_system,
+            round: 1,
+            outcome,
+            traffic: None,
+            trace: None,
+            seconds: 0.5,
+        }
     }
 
     #[test]

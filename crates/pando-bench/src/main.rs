@@ -24,6 +24,7 @@ mod options;
 mod report;
 mod row;
 mod schedule;
+mod trace;
 mod volume;
 
 use std::process::ExitCode;
@@ -73,6 +74,9 @@ fn finish(outcome: Result<(), Error>) -> ExitCode {
 /// Runs the rows, prints the table and stores the results.
 fn run(options: &Options) -> Result<(), Error> {
     let file_systems = file_system::available(options)?;
+    if options.trace {
+        trace::is_possible()?;
+    }
     let commit = report::json::commit();
     let mut journal = match &options.resume {
         Some(path) => Journal::open(path, &commit, &options.sizes())?,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
+use crate::trace::round;
+
 const ABOUT: &str = "\
 Runs loads on PandoFS, ext4, XFS and Btrfs, one file system after the other on the same device, and prints what each \
 reached and the ratio to the best peer. Each load runs in a process of its own. The device is a loop device over a file \
@@ -47,6 +49,9 @@ pub struct Options {
     /// Rounds over all file systems; the median is reported.
     #[arg(long, visible_alias = "runs", default_value = "1", value_parser = size)]
     pub rounds: u64,
+    /// Count instead of measuring time: trace what each row does to the device and asks of a daemon, once.
+    #[arg(long, conflicts_with_all = ["on", "rounds"])]
+    pub trace: bool,
     /// Size of the loop device.
     #[arg(long, default_value = "16G", value_parser = size)]
     pub device_size: u64,
@@ -80,6 +85,11 @@ impl Options {
             return self.full || short;
         }
         self.rows.iter().any(|part| row.contains(part.as_str()))
+    }
+
+    /// Numbers of the rounds: those that are timed, or that which is counted.
+    pub fn round_numbers(&self) -> std::ops::RangeInclusive<u64> {
+        if self.trace { round::ROUND..=round::ROUND } else { 1..=self.rounds }
     }
 
     /// The part of the options that results depend on, as text; two runs that differ in it cannot be put together.

@@ -1,5 +1,6 @@
 //! Results of one run of the program, and their forms: a table and a page for people, goals, JSON for comparing commits.
 
+mod device;
 pub mod goals;
 pub mod html;
 pub mod json;
@@ -15,6 +16,7 @@ use crate::journal::{Entry, Outcome};
 use crate::options::Options;
 use crate::report::statistics::median;
 use crate::row::{self, Better, Line, Measurement, Row, Series};
+use crate::trace::round;
 
 /// All that was measured, and on what.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,7 +79,8 @@ impl Results {
     }
 
     fn of(&self, row: &str, column: &str) -> Vec<&Outcome> {
-        let entries = self.entries.iter().filter(|entry| entry.row == row && entry.file_system == column);
+        let timed = self.entries.iter().filter(|entry| entry.round != round::ROUND);
+        let entries = timed.filter(|entry| entry.row == row && entry.file_system == column);
         entries.map(|entry| &entry.outcome).collect()
     }
 
@@ -104,14 +107,20 @@ impl Results {
 
     /// A series of a row, each point the median over the rounds.
     pub fn series(&self, row: &str, column: &str, name: &str) -> Option<Series> {
-        let find = |one: &&Measurement| one.series.iter().find(|series| series.name == name).cloned();
-        let all: Vec<Series> = self.measurements(row, column).iter().filter_map(find).collect();
-        let mut series = all.first()?.clone();
+        let all: Vec<&Series> = self.all_series(row, column).filter(|series| series.name == name).collect();
+        let mut series = (*all.first()?).clone();
         for (index, point) in series.points.iter_mut().enumerate() {
             let values: Vec<f64> = all.iter().filter_map(|one| Some(one.points.get(index)?.1)).collect();
             point.1 = median(&values);
         }
         Some(series)
+    }
+
+    /// All series of a row, of all rounds, and those that were counted.
+    pub fn all_series(&self, row: &str, column: &str) -> impl Iterator<Item = &Series> {
+        let timed = self.measurements(row, column).into_iter().flat_map(|measurement| &measurement.series);
+        let counted = self.traced(row, column).and_then(|entry| entry.trace.as_ref());
+        timed.chain(counted.into_iter().flat_map(|trace| &trace.series))
     }
 
     /// The first error of a row on a file system, if it has no value at all.
@@ -120,6 +129,21 @@ impl Results {
             Outcome::Failed(why) => Some(why.as_str()),
             _ => None,
         })
+    }
+
+    /// Every row and column that has failed, timed or counted, with the first reason.
+    pub fn failures(&self) -> Vec<(&'static str, &str, &str)> {
+        let mut failures = Vec::new();
+        for (row, column) in row::rows().flat_map(|row| self.columns.iter().map(move |column| (row, column)))
+        {
+            let timed = self.failure(row.name, &column.name);
+            let counted = self.traced(row.name, &column.name).and_then(|entry| match &entry.outcome {
+                Outcome::Failed(why) => Some(why.as_str()),
+                _ => None,
+            });
+            failures.extend(timed.or(counted).map(|why| (row.name, column.name.as_str(), why)));
+        }
+        failures
     }
 
     /// Our column.
@@ -166,9 +190,29 @@ impl Results {
         self.ratio_of(line, self.ours()?)
     }
 
-    /// Rows of which there is an entry.
+    /// Rows that were timed.
     pub fn rows(&self) -> impl Iterator<Item = &'static Row> {
-        row::rows().filter(|row| self.entries.iter().any(|entry| entry.row == row.name))
+        self.rows_where(|entry| entry.round != round::ROUND)
+    }
+
+    /// Rows that were counted.
+    pub fn traced_rows(&self) -> impl Iterator<Item = &'static Row> {
+        self.rows_where(|entry| entry.round == round::ROUND)
+    }
+
+    /// How a row was counted on a file system.
+    pub fn traced(&self, row: &str, column: &str) -> Option<&Entry> {
+        let mut counted = self.entries.iter().filter(|entry| entry.round == round::ROUND);
+        counted.find(|entry| entry.row == row && entry.file_system == column)
+    }
+
+    /// Rows that were timed or counted.
+    pub fn rows_of_any_kind(&self) -> impl Iterator<Item = &'static Row> {
+        self.rows_where(|_| true)
+    }
+
+    fn rows_where(&self, wanted: fn(&Entry) -> bool) -> impl Iterator<Item = &'static Row> {
+        row::rows().filter(move |row| self.entries.iter().any(|entry| entry.row == row.name && wanted(entry)))
     }
 }
 

@@ -15,6 +15,7 @@ use crate::file_system::FileSystem;
 use crate::journal::{Entry, Journal, Outcome};
 use crate::options::Options;
 use crate::row::{GROUPS, Group, Measurement, Needs, Row, rows};
+use crate::trace::{self, summary::Summary};
 use crate::volume::Volume;
 
 /// The hidden first argument of the process of one row.
@@ -46,7 +47,7 @@ pub fn run(options: &Options, file_systems: &[FileSystem], journal: &mut Journal
 fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journal) -> Vec<Turn<'a>> {
     let mut turns = Vec::new();
     for group in GROUPS {
-        for round in 1..=options.rounds {
+        for round in options.round_numbers() {
             for file_system in file_systems {
                 let wanted = group.rows.iter().filter(|row| {
                     options.wants(row.name, row.short)
@@ -80,9 +81,9 @@ fn run_turn(
     bar: &ProgressBar,
 ) -> Result<(), Error> {
     let Turn { group, round, file_system, .. } = turn;
-    bar.suspend(|| {
-        eprintln!("{}, round {round} of {}: {}", group.name, options.rounds, file_system.name);
-    });
+    let which =
+        if options.trace { "traced".to_owned() } else { format!("round {round} of {}", options.rounds) };
+    bar.suspend(|| eprintln!("{}, {which}: {}", group.name, file_system.name));
     bar.set_message(format!("{}: making the volume", file_system.name));
     let device = if options.on.is_some() { None } else { Some(Device::attach(options)?) };
     let root = match &options.on {
@@ -95,9 +96,9 @@ fn run_turn(
     for row in &turn.rows {
         bar.set_message(format!("{}: {}", file_system.name, row.name));
         let begin = Instant::now();
-        let (outcome, traffic) = in_own_process(&volume, row)?;
+        let Answer { outcome, traffic, trace } = in_own_process(&volume, row)?;
         let seconds = begin.elapsed().as_secs_f64();
-        bar.suspend(|| say(row, &outcome, seconds));
+        bar.suspend(|| say(row, &outcome, trace.as_ref(), seconds));
         bar.inc(1);
         journal.add(Entry {
             row: row.name.to_owned(),
@@ -105,6 +106,7 @@ fn run_turn(
             round: *round,
             outcome,
             traffic,
+            trace,
             seconds,
         })?;
     }
@@ -114,7 +116,12 @@ fn run_turn(
     volume.umount()
 }
 
-fn say(row: &Row, outcome: &Outcome, seconds: f64) {
+fn say(row: &Row, outcome: &Outcome, trace: Option<&Summary>, seconds: f64) {
+    if let Some(trace) = trace {
+        let requests: u64 =
+            trace.phases.iter().map(|phase| phase.reads + phase.writes + phase.discards).sum();
+        return eprintln!("  {:22} {requests:12} requests   ({seconds:.0} s in all)", row.name);
+    }
     match outcome {
         Outcome::Measured(measurement) => {
             for (line, value) in row.lines.iter().zip(&measurement.values) {
@@ -137,9 +144,16 @@ struct Job {
 struct Answer {
     outcome: Outcome,
     traffic: Option<Traffic>,
+    trace: Option<Summary>,
 }
 
-fn in_own_process(volume: &Volume, row: &Row) -> Result<(Outcome, Option<Traffic>), Error> {
+impl Answer {
+    fn failed(why: String) -> Answer {
+        Answer { outcome: Outcome::Failed(why), traffic: None, trace: None }
+    }
+}
+
+fn in_own_process(volume: &Volume, row: &Row) -> Result<Answer, Error> {
     let broken = |what: &str| Error::Program(format!("the process of {} {what}", row.name));
     let own = std::env::current_exe().map_err(|error| broken(&format!("cannot be found: {error}")))?;
     let mut command = Command::new(own);
@@ -153,8 +167,8 @@ fn in_own_process(volume: &Volume, row: &Row) -> Result<(Outcome, Option<Traffic
     drop(input);
     let output = child.wait_with_output().map_err(|error| broken(&error.to_string()))?;
     match serde_json::from_slice::<Answer>(&output.stdout) {
-        Ok(Answer { outcome, traffic }) => Ok((outcome, traffic)),
-        Err(_) => Ok((Outcome::Failed(format!("its process ended with {}", output.status)), None)),
+        Ok(answer) => Ok(answer),
+        Err(_) => Ok(Answer::failed(format!("its process ended with {}", output.status))),
     }
 }
 
@@ -166,9 +180,9 @@ pub fn row_process() -> ExitCode {
     let answer = match job {
         Ok(Job { row, volume }) => match rows().find(|one| one.name == row) {
             Some(row) => measure(row, &volume),
-            None => Answer { outcome: Outcome::Failed(format!("there is no row {row}")), traffic: None },
+            None => Answer::failed(format!("there is no row {row}")),
         },
-        Err(why) => Answer { outcome: Outcome::Failed(why), traffic: None },
+        Err(why) => Answer::failed(why),
     };
     match serde_json::to_writer(std::io::stdout(), &answer) {
         Ok(()) => ExitCode::SUCCESS,
@@ -177,23 +191,27 @@ pub fn row_process() -> ExitCode {
 }
 
 fn measure(row: &Row, volume: &Volume) -> Answer {
-    let mut traffic = None;
+    let (mut traffic, mut trace) = (None, None);
     let mut run = || -> Result<Measurement, Error> {
+        if volume.options.trace {
+            let (measurement, summary) = trace::round::run(row, volume)?;
+            trace = Some(summary);
+            return Ok(measurement);
+        }
         (row.prepare)(volume)?;
         volume.make_cold()?;
         let before = volume.device.as_deref().map(Traffic::of);
         let measurement = (row.measure)(volume)?;
         let after = volume.device.as_deref().map(Traffic::of);
         traffic = before.zip(after).map(|(before, after)| after.since(&before));
-        if measurement.values.len() != row.lines.len() {
-            let (values, lines) = (measurement.values.len(), row.lines.len());
-            return Err(Error::Wrong(format!("{values} values for {lines} lines")));
-        }
         Ok(measurement)
     };
-    let outcome = match run() {
-        Ok(measurement) => Outcome::Measured(measurement),
-        Err(error) => Outcome::Failed(error.to_string()),
-    };
-    Answer { outcome, traffic }
+    match run() {
+        Ok(measurement) if measurement.values.len() != row.lines.len() => {
+            let (values, lines) = (measurement.values.len(), row.lines.len());
+            Answer::failed(format!("{values} values for {lines} lines"))
+        }
+        Ok(measurement) => Answer { outcome: Outcome::Measured(measurement), traffic, trace },
+        Err(error) => Answer::failed(error.to_string()),
+    }
 }

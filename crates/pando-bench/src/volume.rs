@@ -77,15 +77,28 @@ impl Volume {
     /// Nothing of the file system stays in memory, neither in the kernel nor in a daemon. In a directory that was given
     /// only the kernel's caches can be dropped.
     pub fn make_cold(&self) -> Result<(), Error> {
-        if self.device.is_none() || self.file_system.volatile {
-            self.sync()?;
+        self.let_go()?;
+        self.mount_cold()
+    }
+
+    fn stays_mounted(&self) -> bool {
+        self.device.is_none() || self.file_system.volatile
+    }
+
+    /// The first half of it: unmounts, so that everything is on the device.
+    pub fn let_go(&self) -> Result<(), Error> {
+        if self.stays_mounted() { self.sync() } else { self.umount() }
+    }
+
+    /// The second: drops the kernel's caches, and mounts.
+    pub fn mount_cold(&self) -> Result<(), Error> {
+        let control = Path::new("/proc/sys/vm/drop_caches");
+        let dropped = fs::write(control, "3");
+        if self.stays_mounted() {
             // Only root may; the others measure warm.
-            let _ = fs::write("/proc/sys/vm/drop_caches", "3");
             return Ok(());
         }
-        self.umount()?;
-        let control = Path::new("/proc/sys/vm/drop_caches");
-        at("cannot write", control, fs::write(control, "3"))?;
+        at("cannot write", control, dropped)?;
         self.mount()
     }
 

@@ -4,11 +4,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::command;
-use crate::compleat::source_tree::grep_in;
+use crate::compleat::source_tree::{grep_in, tree_bytes};
 use crate::device::{Device, Traffic};
 use crate::error::Error;
 use crate::report::statistics::median;
 use crate::row::Measurement;
+use crate::trace::Trace;
+use crate::trace::round::LAYOUT_SCORE;
+use crate::trace::summary::Layout;
 use crate::volume::Volume;
 
 const GREPS: usize = 3;
@@ -25,25 +28,32 @@ struct Cost {
     s_per_gib: f64,
     /// Mean length of a request to the device.
     kib_per_read: f64,
+    /// Layout score of its reads, in a run that is counted.
+    layout: Option<f64>,
 }
 
 fn cost(volume: &Volume, tree: &Path) -> Result<Cost, Error> {
-    let total = command::run(&["du", "-sb", &tree.display().to_string()])?;
-    let bytes = total.split_whitespace().next().and_then(|number| number.parse::<f64>().ok());
-    let bytes = bytes.ok_or_else(|| Error::Wrong(format!("du says {total}")))?;
+    let bytes = tree_bytes(tree)? as f64;
     let device = volume.device.as_deref().unwrap_or(Path::new(""));
     let (mut seconds, mut lengths) = (Vec::new(), Vec::new());
+    let mut layout = None;
     for _ in 0..GREPS {
+        volume.let_go()?;
+        let traced = volume.options.trace && layout.is_none();
+        let trace = traced.then(|| Trace::start(&volume.options.directory, "grep", device)).transpose()?;
         // A mount may read ahead what the grep would have read.
         let before = Traffic::of(device);
-        volume.make_cold()?;
+        volume.mount_cold()?;
         let begin = Instant::now();
         grep_in(tree)?;
         seconds.push(begin.elapsed().as_secs_f64());
         let done = Traffic::of(device).since(&before);
         lengths.push(done.read_bytes as f64 / KIB / (done.reads.max(1) as f64));
+        if let Some(trace) = trace {
+            layout = Layout::of(&trace.finish()?).map(|layout| layout.by_block);
+        }
     }
-    Ok(Cost { s_per_gib: median(&seconds) / (bytes / GIB), kib_per_read: median(&lengths) })
+    Ok(Cost { s_per_gib: median(&seconds) / (bytes / GIB), kib_per_read: median(&lengths), layout })
 }
 
 /// The same for a copy on a volume of its own.
@@ -76,6 +86,7 @@ pub fn age(
     mut step: impl FnMut(u64) -> Result<(), Error>,
 ) -> Result<Measurement, Error> {
     let mut plots: [Vec<(f64, f64)>; 4] = Default::default();
+    let mut layouts: [Vec<(f64, f64)>; 2] = Default::default();
     let mut last = (0.0, 0.0);
     for number in 0..=steps {
         step(number)?;
@@ -85,6 +96,9 @@ pub fn age(
             let values = [aged.s_per_gib, copied.s_per_gib, aged.kib_per_read, copied.kib_per_read];
             for (points, value) in plots.iter_mut().zip(values) {
                 points.push((number as f64, value));
+            }
+            for (points, layout) in layouts.iter_mut().zip([aged.layout, copied.layout]) {
+                points.extend(layout.map(|score| (number as f64, score)));
             }
         }
     }
@@ -98,6 +112,11 @@ pub fn age(
     ];
     for ((name, unit), points) in names.into_iter().zip(plots) {
         measurement = measurement.with(name, "step", unit, points);
+    }
+    for (name, points) in ["layout, aged", "layout, fresh copy"].into_iter().zip(layouts) {
+        if !points.is_empty() {
+            measurement = measurement.with(name, "step", LAYOUT_SCORE, points);
+        }
     }
     Ok(measurement)
 }

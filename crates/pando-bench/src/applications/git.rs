@@ -10,6 +10,7 @@ use crate::compleat::source_tree;
 use crate::error::{Error, at};
 use crate::generate::Random;
 use crate::row::Measurement;
+use crate::trace::load_bytes;
 use crate::volume::Volume;
 
 const PARTS: [&str; 5] = ["fs", "mm", "kernel", "block", "lib"];
@@ -114,6 +115,7 @@ pub fn clone(volume: &Volume) -> Result<Measurement, Error> {
 
 /// Seconds.
 pub fn diff(volume: &Volume) -> Result<Measurement, Error> {
+    load_bytes::are(0);
     let begin = Instant::now();
     let text = git(&repository(volume), &["diff", "v0", &format!("v{COMMITS}")])?;
     let elapsed = begin.elapsed();

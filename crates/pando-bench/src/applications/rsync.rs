@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::command;
-use crate::compleat::source_tree;
+use crate::compleat::source_tree::{self, tree_bytes};
 use crate::error::{Error, at};
 use crate::row::{Measurement, per_second};
+use crate::trace::load_bytes;
 use crate::volume::Volume;
 
 fn target(volume: &Volume) -> PathBuf {
@@ -41,5 +42,9 @@ fn copy(volume: &Volume, options: &[&str]) -> Result<Measurement, Error> {
     command::run(&words)?;
     volume.sync()?;
     let elapsed = begin.elapsed();
+    if volume.options.trace {
+        // Its processes send each other what they write.
+        load_bytes::are(tree_bytes(&target(volume))?);
+    }
     Ok(Measurement::of(per_second(source_tree::count(volume)?, elapsed)))
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::command;
 use crate::error::{Error, at};
 use crate::row::{Measurement, per_second};
+use crate::trace::load_bytes;
 use crate::volume::Volume;
 
 /// Entries of the tree, which all rates here count.
@@ -86,6 +87,7 @@ pub fn untar_parts(volume: &Volume, into: &Path, parts: &[&str]) -> Result<(), E
 
 /// Entries found; all of them must be.
 pub fn find(volume: &Volume) -> Result<Measurement, Error> {
+    load_bytes::are(0);
     let begin = Instant::now();
     let found = shell(&tree(volume), "find . -mindepth 1 | wc -l")?;
     let found: f64 = found.trim().parse().map_err(|_| Error::Wrong(format!("find | wc says {found}")))?;
@@ -107,8 +109,16 @@ pub fn grep(volume: &Volume) -> Result<Measurement, Error> {
 
 /// Searches every file below a directory.
 pub fn grep_in(directory: &Path) -> Result<(), Error> {
+    load_bytes::are(0);
     // A word that occurs nowhere; grep says so with status 1.
     shell(directory, "grep -r xyzzy_occurs_nowhere . ; test $? = 1").map(drop)
+}
+
+/// Bytes of all files below a directory.
+pub fn tree_bytes(directory: &Path) -> Result<u64, Error> {
+    let total = command::run(&["du", "-sb", &directory.display().to_string()])?;
+    let bytes = total.split_whitespace().next().and_then(|number| number.parse().ok());
+    bytes.ok_or_else(|| Error::Wrong(format!("du says {total}")))
 }
 
 /// Entries of the tree.
@@ -118,6 +128,7 @@ pub fn count(volume: &Volume) -> Result<f64, Error> {
 
 /// Entries packed. A tar to /dev/null would not read its files, hence the pipe.
 pub fn tar(volume: &Volume) -> Result<Measurement, Error> {
+    load_bytes::are(0);
     let begin = Instant::now();
     shell(&tree(volume), "tar -cf - . | cat > /dev/null")?;
     measured(volume, begin)

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::statistics::range;
 use super::table::{number, series_names};
-use super::{Results, goals, plot};
+use super::{Results, device, goals, plot};
 use crate::error::Error;
 use crate::row::{Better, Line};
 
@@ -18,7 +18,7 @@ h1{font-size:1.6em}h2{font-size:1.2em;margin-top:2em}table{border-collapse:colla
 th,td{padding:.25em .7em;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}th{background:#f4f4f4}td small{color:#666;display:block;font-size:.75em}
 td.text{text-align:left;white-space:normal}.good{background:#c9ecc3}.bad{background:#f6c1bd}.none{color:#999}
-.plots{display:flex;flex-wrap:wrap;gap:1em}figure{margin:0}figcaption{font-weight:600;margin:.5em 0}
+.wide{overflow-x:auto}.wide table{font-size:.85em}.plots{display:flex;flex-wrap:wrap;gap:1em}figure{margin:0}figcaption{font-weight:600;margin:.5em 0}
 svg{max-width:100%;height:auto}.key span{display:inline-block;margin-right:1.2em}
 .key i{display:inline-block;width:1.6em;height:.25em;vertical-align:middle;margin-right:.4em}
 pre{background:#f7f7f7;padding:.8em;overflow-x:auto}";
@@ -52,13 +52,18 @@ fn write_page(results: &Results, page: &mut String) -> Result<(), Error> {
         results.sizes,
     );
     put!(page, "<p>{}</p>", escaped(&conditions));
-    table(results, page);
+    if results.rows().next().is_some() {
+        table(results, page);
+    }
     let goals = goals::render(results);
     if !goals.is_empty() {
         put!(page, "<h2>Goals</h2><pre>{}</pre>", escaped(&goals));
     }
     plots(results, page)?;
-    traffic(results, page);
+    if results.rows().next().is_some() {
+        traffic(results, page);
+    }
+    counted(results, page);
     failures(results, page);
     loads(results, page);
     columns(results, page);
@@ -123,7 +128,7 @@ fn cell(results: &Results, line: &Line, column: &str, failed: bool) -> String {
 
 fn plots(results: &Results, page: &mut String) -> Result<(), Error> {
     let mut figures = String::new();
-    for row in results.rows() {
+    for row in results.rows_of_any_kind() {
         for name in series_names(results, row.name) {
             let columns = results.columns.iter().enumerate();
             let series: Vec<_> = columns
@@ -174,14 +179,46 @@ fn traffic(results: &Results, page: &mut String) {
     put!(page, "</table>");
 }
 
+/// What was counted in runs of their own.
+fn counted(results: &Results, page: &mut String) {
+    let tables = [
+        (
+            "Flash view and layout",
+            "From a trace, in a run that was not timed. MiB (requests) read by the mount and the load, written by the load, and written \
+             after it by the unmount; discarded; the amplification is what was written to the device over what the load wrote. Then erase \
+             blocks written to, of each size, and the dynamic layout score of the load's reads: the share of blocks of 4 KiB that follow \
+             the block read before, and the share of requests that do.",
+            device::flash(results),
+        ),
+        (
+            "Round trips",
+            "Requests to the daemons of file systems in user space during the load.",
+            device::round_trips(results),
+        ),
+    ];
+    for (title, what, table) in tables {
+        if table.lines.is_empty() {
+            continue;
+        }
+        put!(page, "<h2>{title}</h2><p>{what}</p><div class=\"wide\"><table><tr>");
+        table.head.iter().for_each(|name| put!(page, "<th>{name}</th>"));
+        put!(page, "</tr>");
+        for line in &table.lines {
+            put!(page, "<tr>");
+            for (head, cell) in table.head.iter().zip(line) {
+                let class = if ["file system", "of which"].contains(head) { " class=\"text\"" } else { "" };
+                put!(page, "<td{class}>{}</td>", escaped(cell));
+            }
+            put!(page, "</tr>");
+        }
+        put!(page, "</table></div>");
+    }
+}
+
 fn failures(results: &Results, page: &mut String) {
     let mut list = String::new();
-    for row in results.rows() {
-        for column in &results.columns {
-            if let Some(why) = results.failure(row.name, &column.name) {
-                put!(list, "<li>{} on {}: {}</li>", row.name, escaped(&column.name), escaped(why));
-            }
-        }
+    for (row, column, why) in results.failures() {
+        put!(list, "<li>{row} on {}: {}</li>", escaped(column), escaped(why));
     }
     if !list.is_empty() {
         put!(page, "<h2>What failed</h2><ul>{list}</ul>");
@@ -190,7 +227,7 @@ fn failures(results: &Results, page: &mut String) {
 
 fn loads(results: &Results, page: &mut String) {
     put!(page, "<h2>Loads</h2><table>");
-    for row in results.rows() {
+    for row in results.rows_of_any_kind() {
         put!(page, "<tr><td>{}</td><td class=\"text\">{}</td></tr>", row.name, escaped(row.what));
     }
     put!(page, "</table>");

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::Results;
+use super::device;
 use super::statistics::range;
 use crate::row::Line;
 
@@ -16,7 +17,7 @@ pub fn render(results: &Results) -> String {
     for row in results.rows() {
         cells.extend(row.lines.iter().map(|line| values(results, row.name, line)));
     }
-    let mut text = align(&cells);
+    let mut text = if cells.len() > 1 { align(&cells) } else { String::new() };
     let spread = spread(results);
     if !spread.is_empty() {
         text.push_str("\nsmallest and largest of the rounds\n");
@@ -26,12 +27,28 @@ pub fn render(results: &Results) -> String {
         text.push('\n');
         text.push_str(&table);
     }
-    for row in results.rows() {
-        for column in &results.columns {
-            if let Some(why) = results.failure(row.name, &column.name) {
-                writeln!(text, "{} on {}: {why}", row.name, column.name)
-                    .expect("a String takes all that is written to it");
-            }
+    text.push_str(&counted(results));
+    for (row, column, why) in results.failures() {
+        writeln!(text, "{row} on {column}: {why}").expect("a String takes all that is written to it");
+    }
+    text
+}
+
+/// The tables of what was counted.
+fn counted(results: &Results) -> String {
+    let mut text = String::new();
+    let tables = [
+        (
+            "what rows did to the device, in MiB (requests); erase blocks written to; layout scores of reads",
+            device::flash(results),
+        ),
+        ("requests to daemons", device::round_trips(results)),
+    ];
+    for (title, table) in tables {
+        if !table.lines.is_empty() {
+            let head = table.head.iter().map(|name| (*name).to_owned()).collect();
+            let lines: Vec<_> = std::iter::once(head).chain(table.lines).collect();
+            write!(text, "\n{title}\n{}", align(&lines)).expect("a String takes all that is written to it");
         }
     }
     text
@@ -75,9 +92,7 @@ fn spread(results: &Results) -> Vec<Vec<String>> {
 pub fn series_names(results: &Results, row: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for column in &results.columns {
-        for one in
-            results.measurements(row, &column.name).into_iter().flat_map(|measurement| &measurement.series)
-        {
+        for one in results.all_series(row, &column.name) {
             if !names.contains(&one.name) {
                 names.push(one.name.clone());
             }
@@ -88,7 +103,7 @@ pub fn series_names(results: &Results, row: &str) -> Vec<String> {
 
 fn series(results: &Results) -> Vec<String> {
     let mut tables = Vec::new();
-    for row in results.rows() {
+    for row in results.rows_of_any_kind() {
         for name in series_names(results, row.name) {
             let all: Vec<_> = results
                 .columns

@@ -1,4 +1,5 @@
 use super::*;
+use crate::trace::summary::{Phase, Summary};
 
 fn column(name: &str, role: Role) -> Column {
     let [format, mount, version] = [String::new(), String::new(), String::new()];
@@ -15,6 +16,7 @@ fn results(values: &[(&str, &str, &[f64])]) -> Results {
                 round: index as u64 + 1,
                 outcome: Outcome::Measured(Measurement::of(*value)),
                 traffic: None,
+                trace: None,
                 seconds: 1.0,
             });
         }
@@ -122,6 +124,28 @@ fn the_page_is_coloured_by_the_share_of_the_best_and_needs_no_network() {
     assert!(page.contains("<td class=\"good\">90.0</td>"), "{page}");
     assert!(page.contains("<td class=\"bad\">29.0</td>"), "{page}");
     assert!(!page.contains("<script") && !page.contains("http:") && !page.contains("https:"), "{page}");
+}
+
+#[test]
+fn what_was_counted_is_shown_and_is_no_measurement() {
+    let mut results = results(&[("rm", "ext4", &[8.0]), ("untar", "pandofs", &[1.0])]);
+    let phase = Phase { name: "load".to_owned(), written_bytes: 3 << 20, writes: 7, ..Phase::default() };
+    let trace = Summary {
+        phases: vec![Phase::default(), phase],
+        load_bytes: 1 << 20,
+        round_trips: [("MKNOD".to_owned(), 12)].into(),
+        ..Summary::default()
+    };
+    results.entries[1].round = crate::trace::round::ROUND;
+    results.entries[1].trace = Some(trace);
+    assert_eq!(results.median("untar", "pandofs"), None);
+    let rows: Vec<_> = results.rows().map(|row| row.name).collect();
+    assert_eq!(rows, ["rm"]);
+    for text in [table::render(&results), html::render(&results).unwrap()] {
+        assert!(text.contains("3.00 (7)") && text.contains("mknod 12") && !text.contains("FAILED"), "{text}");
+    }
+    results.entries[1].outcome = Outcome::Failed("it broke".to_owned());
+    assert!(html::render(&results).unwrap().contains("untar on pandofs: it broke"));
 }
 
 #[test]
