@@ -82,6 +82,11 @@ fn command<S: AsRef<OsStr>>(words: &[S]) -> Option<Command> {
     Some(command)
 }
 
+/// Whether a program or example of this name was built together with this one.
+pub fn is_built(program: &str) -> bool {
+    beside(program).is_some()
+}
+
 /// The program or example of this name that was built together with this one.
 fn beside(program: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;

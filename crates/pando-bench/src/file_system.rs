@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bare;
 use crate::command;
 use crate::error::{Error, at};
 use crate::options::Options;
@@ -35,6 +36,8 @@ pub struct FileSystem {
     pub role: Role,
     /// What is in it is lost with its mount: cold means that the kernel's caches are dropped, no more.
     pub volatile: bool,
+    /// It is none: only the device is measured.
+    pub bare: bool,
     /// Runs only rows with this in their names; every row if empty.
     pub only: String,
 }
@@ -139,9 +142,17 @@ fn known() -> Vec<FileSystem> {
         volatile: true,
         ..FileSystem::default()
     };
+    let device = FileSystem {
+        name: bare::NAME.to_owned(),
+        version: "fio --version".to_owned(),
+        role: Role::Reference,
+        bare: true,
+        ..FileSystem::default()
+    };
     vec![
         pandofs,
         floor,
+        device,
         FileSystem::peer("ext4", ext4, "mkfs.ext4 -V"),
         FileSystem {
             clone: PEER_CLONE.to_owned(),
@@ -180,8 +191,8 @@ fn variant(ours: &FileSystem, text: &str) -> Result<FileSystem, Error> {
     }
 }
 
-/// Peers that run without being asked for.
-const USUAL: [&str; 4] = ["ext4", "xfs", "btrfs", "btrfs-subvolume"];
+/// Columns that run without being asked for.
+const USUAL: [&str; 6] = ["floor", "device", "ext4", "xfs", "btrfs", "btrfs-subvolume"];
 
 /// Known and given ones.
 pub fn all(options: &Options) -> Result<Vec<FileSystem>, Error> {
@@ -196,6 +207,14 @@ pub fn all(options: &Options) -> Result<Vec<FileSystem>, Error> {
         all.push(variant(&all[0], text)?);
     }
     Ok(all)
+}
+
+/// Why a file system is not here.
+fn missing(one: &FileSystem) -> &'static str {
+    match one.volatile {
+        true => "it has not been built (cargo build --release -p pando-fuse --example floor)",
+        false => "this kernel does not have it",
+    }
 }
 
 /// Those that were asked for; without a wish all usual ones of which this machine has the program and the kernel the
@@ -221,21 +240,22 @@ pub fn available(options: &Options) -> Result<Vec<FileSystem>, Error> {
         let driver = one.name.split('-').next().unwrap_or_default();
         let here = || {
             one.role == Role::Ours
-                || one.role == Role::Reference
                 || given
+                || one.bare
+                || (one.volatile && command::is_built(&one.name))
                 || drivers.split_whitespace().any(|name| name == driver)
                 || command::run(&["modprobe", "-q", driver]).is_ok()
         };
         if asked_for {
             if !here() {
-                return Err(Error::Usage(format!("this kernel has no {}", one.name)));
+                return Err(Error::Usage(format!("{} cannot be had: {}", one.name, missing(one))));
             }
             chosen.push(one.clone());
         } else if options.file_systems.is_empty() && by_itself {
             if here() {
                 chosen.push(one.clone());
             } else {
-                eprintln!("{} is left out: this kernel does not have it", one.name);
+                eprintln!("{} is left out: {}", one.name, missing(one));
             }
         }
     }

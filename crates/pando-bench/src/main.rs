@@ -10,6 +10,7 @@
 
 mod aging;
 mod applications;
+mod bare;
 mod command;
 mod compleat;
 mod device;

@@ -36,6 +36,8 @@ pub enum Needs {
     Snapshot,
     /// A device of its own.
     Device,
+    /// No file system at all.
+    BareDevice,
 }
 
 /// One line of the table.
@@ -130,6 +132,7 @@ pub struct Group {
 
 /// All rows there are.
 pub const GROUPS: &[Group] = &[
+    Group { name: "bare device", rows: crate::bare::TRANSFER_SIZE },
     Group { name: "large file", rows: crate::compleat::LARGE_FILE },
     Group { name: "small files", rows: crate::compleat::SMALL_FILES },
     Group { name: "TokuBench", rows: crate::compleat::TOKU },

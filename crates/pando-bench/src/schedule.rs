@@ -9,6 +9,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
+use crate::bare;
 use crate::device::{Device, Traffic};
 use crate::error::{Error, at};
 use crate::file_system::FileSystem;
@@ -45,6 +46,7 @@ pub fn run(options: &Options, file_systems: &[FileSystem], journal: &mut Journal
 }
 
 fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journal) -> Vec<Turn<'a>> {
+    let with_fio = fio(options, file_systems);
     let mut turns = Vec::new();
     for group in GROUPS {
         for round in options.round_numbers() {
@@ -52,7 +54,7 @@ fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journa
                 let wanted = group.rows.iter().filter(|row| {
                     options.wants(row.name, row.short)
                         && file_system.takes(row.name)
-                        && has(options, file_system, row.needs)
+                        && has(options, file_system, row, with_fio)
                         && !journal.has(row.name, &file_system.name, round)
                 });
                 let rows: Vec<_> = wanted.collect();
@@ -65,8 +67,24 @@ fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journa
     turns
 }
 
-fn has(options: &Options, file_system: &FileSystem, needs: Needs) -> bool {
-    match needs {
+/// Whether fio can be asked what the device does, where that will be asked.
+fn fio(options: &Options, file_systems: &[FileSystem]) -> bool {
+    let asked = !options.trace && file_systems.iter().any(|file_system| file_system.bare);
+    let with_fio = asked && bare::has_fio();
+    if asked && !with_fio {
+        eprintln!(
+            "the device's own sequential rates are left out: fio is not installed (Debian's package fio)"
+        );
+    }
+    with_fio
+}
+
+fn has(options: &Options, file_system: &FileSystem, row: &Row, with_fio: bool) -> bool {
+    if file_system.bare {
+        return !options.trace && bare::takes(row, with_fio);
+    }
+    match row.needs {
+        Needs::BareDevice => false,
         Needs::Nothing => true,
         Needs::Clone => !file_system.clone.is_empty(),
         Needs::Device => options.on.is_none() && !file_system.volatile,
@@ -197,6 +215,9 @@ fn measure(row: &Row, volume: &Volume) -> Answer {
             let (measurement, summary) = trace::round::run(row, volume)?;
             trace = Some(summary);
             return Ok(measurement);
+        }
+        if volume.file_system.bare {
+            return bare::measure(row, volume);
         }
         (row.prepare)(volume)?;
         volume.make_cold()?;

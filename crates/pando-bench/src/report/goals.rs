@@ -1,5 +1,7 @@
 //! What the project wants to reach, beside what was reached.
 
+mod compleat;
+
 use std::fmt::Write;
 
 use super::Results;
@@ -21,12 +23,20 @@ const FLAT: f64 = 1.2;
 pub fn render(results: &Results) -> String {
     let Some(ours) = results.ours() else { return String::new() };
     let mut text = String::new();
-    let checks =
-        [directories(results, ours), files(results, ours), clones(results, ours), scans(results, ours)];
+    let checks = [
+        compleat::goals(results, ours),
+        directories(results, ours),
+        files(results, ours),
+        clones(results, ours),
+        scans(results, ours),
+    ];
     for goal in checks.into_iter().flatten() {
         let word = if goal.reached { "reached" } else { "missed " };
         writeln!(text, "{word}  {}: {}", goal.what, goal.measured)
             .expect("a String takes all that is written to it");
+    }
+    if let Some(sentence) = compleat::at_the_floor(results, ours) {
+        writeln!(text, "{sentence}").expect("a String takes all that is written to it");
     }
     text
 }

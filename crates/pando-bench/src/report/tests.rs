@@ -31,6 +31,7 @@ fn results(values: &[(&str, &str, &[f64])]) -> Results {
             column("ext4", Role::Peer),
             column("xfs", Role::Peer),
             column("floor", Role::Reference),
+            column("device", Role::Reference),
         ],
         entries,
     }
@@ -99,7 +100,40 @@ fn goals_are_reached_or_missed_or_not_measured() {
     assert!(!text.contains("snapshot"), "{text}");
     let text =
         goals::render(&results(&[("settle-empty", "pandofs", &[3.0]), ("settle-tree", "pandofs", &[7.0])]));
-    assert!(text.starts_with("reached"), "{text}");
+    assert!(
+        text.lines().any(|line| line.starts_with("reached") && line.contains("twice an empty")),
+        "{text}"
+    );
+}
+
+#[test]
+fn goals_are_held_against_peers_the_device_and_the_floor() {
+    let mut results = results(&[
+        ("random-4b", "pandofs", &[90.0]),
+        ("random-4b", "xfs", &[10.0]),
+        ("cold-grep", "pandofs", &[34.0]),
+        ("cold-grep", "ext4", &[10.0]),
+        ("rm", "pandofs", &[2.0]),
+        ("rm", "ext4", &[10.0]),
+        ("rm", "floor", &[2.1]),
+        ("sequential-write", "pandofs", &[91.0]),
+        ("sequential-write", "device", &[100.0]),
+        ("aging-git", "pandofs", &[0.93]),
+        ("latency", "pandofs", &[49.0]),
+    ]);
+    for (entry, values) in [(9, vec![0.93, 5.0]), (10, vec![49.0, 501.0])] {
+        results.entries[entry].outcome = Outcome::Measured(Measurement { values, series: Vec::new() });
+    }
+    let text = goals::render(&results);
+    let found = |what: &str| text.lines().find(|line| line.contains(what)).unwrap_or_default().to_owned();
+    for reached in ["random-4b beside", "sequential-write beside fio", "latency-p99.9"] {
+        assert!(found(reached).starts_with("reached"), "{reached}: {text}");
+    }
+    for missed in ["cold-grep beside", "rm beside", "aging-git,", "latency-max", "no row below 0.3"] {
+        assert!(found(missed).starts_with("missed"), "{missed}: {text}");
+    }
+    assert!(found("every row at least").contains("2 of 3 rows; not rm 0.20"), "{text}");
+    assert!(found("of the floor").ends_with(": rm"), "{text}");
 }
 
 #[test]
