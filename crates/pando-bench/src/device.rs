@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::command;
 use crate::error::{Error, at};
 use crate::options::Options;
+use crate::profile;
 
 /// Name of the file behind the loop device, in the bench's directory.
 pub const IMAGE: &str = "device.img";
@@ -24,6 +25,8 @@ pub struct Device {
     /// Such as /dev/loop0.
     pub path: PathBuf,
     image: Option<PathBuf>,
+    /// Its number, if its requests are limited.
+    limited: Option<String>,
     _open: File,
 }
 
@@ -31,9 +34,18 @@ impl Device {
     /// The device that was given, or a new loop device with direct I/O.
     pub fn attach(options: &Options) -> Result<Device, Error> {
         match &options.device {
-            Some(path) => Device::given(path),
-            None => Device::over_a_file(&options.directory, IMAGE, options.device_size),
+            Some(path) => Device::given(path)?.limited(options),
+            None => Device::over_a_file(options, IMAGE),
         }
+    }
+
+    fn limited(mut self, options: &Options) -> Result<Device, Error> {
+        let number = at("cannot look at", &self.path, fs::metadata(&self.path))?.rdev();
+        let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+        if profile::limit(options.profile, &number, &options.directory)? {
+            self.limited = Some(number);
+        }
+        Ok(self)
     }
 
     fn given(path: &Path) -> Result<Device, Error> {
@@ -42,11 +54,12 @@ impl Device {
             return Err(Error::Usage(format!("{} is not a block device", path.display())));
         }
         let open = at("cannot open", path, File::open(path))?;
-        Ok(Device { path: path.to_owned(), image: None, _open: open })
+        Ok(Device { path: path.to_owned(), image: None, limited: None, _open: open })
     }
 
     /// A new loop device over a new file of this name.
-    pub fn over_a_file(directory: &Path, name: &str, size_bytes: u64) -> Result<Device, Error> {
+    pub fn over_a_file(options: &Options, name: &str) -> Result<Device, Error> {
+        let (directory, size_bytes) = (&options.directory, options.device_size);
         at("cannot create", directory, fs::create_dir_all(directory))?;
         let image = directory.join(name);
         // A file that an earlier run left may still be attached.
@@ -62,12 +75,13 @@ impl Device {
         let open = at("cannot open", &path, File::open(&path))?;
         // Detaching a device that is open makes the kernel do it at the last close.
         command::run_text("losetup --detach DEVICE", &[("DEVICE", &path)])?;
-        Ok(Device { path, image: Some(image), _open: open })
+        Device { path, image: Some(image), limited: None, _open: open }.limited(options)
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
+        self.limited.iter().for_each(|number| profile::unlimit(number));
         // The blocks are given back when the device is closed; a file that stays is replaced by the next run.
         if let Some(image) = &self.image {
             let _ = fs::remove_file(image);

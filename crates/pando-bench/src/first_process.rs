@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use crate::command;
 use crate::device;
 use crate::isolation::FIRST_PROCESS;
+use crate::profile;
 use crate::trace;
 
 /// The hidden first argument of the process that runs the rows.
@@ -34,6 +35,7 @@ pub fn run(directory: &Path) -> ExitCode {
     unmount_all(directory);
     end_all();
     trace::remove_left(directory);
+    profile::remove_left(directory);
     // The run removes its images itself unless it was killed.
     for image in [device::IMAGE, device::SECOND_IMAGE] {
         let _ = fs::remove_file(directory.join(image));

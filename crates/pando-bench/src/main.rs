@@ -22,6 +22,7 @@ mod isolation;
 mod journal;
 mod namespace;
 mod options;
+mod profile;
 mod report;
 mod row;
 mod schedule;
@@ -74,6 +75,7 @@ fn finish(outcome: Result<(), Error>) -> ExitCode {
 
 /// Runs the rows, prints the table and stores the results.
 fn run(options: &Options) -> Result<(), Error> {
+    profile::enter(options.profile)?;
     let file_systems = file_system::available(options)?;
     if options.trace {
         trace::is_possible()?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
+use crate::profile::Profile;
 use crate::trace::round;
 
 const ABOUT: &str = "\
@@ -49,6 +50,9 @@ pub struct Options {
     /// Rounds over all file systems; the median is reported.
     #[arg(long, visible_alias = "runs", default_value = "1", value_parser = size)]
     pub rounds: u64,
+    /// Limit the device to what another can do, by cgroups.
+    #[arg(long, default_value = "raw", conflicts_with = "on")]
+    pub profile: Profile,
     /// Count instead of measuring time: trace what each row does to the device and asks of a daemon, once.
     #[arg(long, conflicts_with_all = ["on", "rounds"])]
     pub trace: bool,
@@ -94,8 +98,12 @@ impl Options {
 
     /// The part of the options that results depend on, as text; two runs that differ in it cannot be put together.
     pub fn sizes(&self) -> String {
+        let profile = match self.profile {
+            Profile::Raw => String::new(),
+            profile => format!(" --profile {}", profile.name()),
+        };
         format!(
-            "--size {} --files {} --many-files {} --device-size {}",
+            "--size {} --files {} --many-files {} --device-size {}{profile}",
             self.size, self.files, self.many_files, self.device_size
         )
     }

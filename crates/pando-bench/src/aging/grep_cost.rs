@@ -71,7 +71,7 @@ fn fresh_cost(volume: &Volume, tree: &Path) -> Result<Cost, Error> {
 
 fn fresh(volume: &Volume) -> Result<(Device, Volume), Error> {
     let options = &volume.options;
-    let device = Device::over_a_file(&options.directory, crate::device::SECOND_IMAGE, options.device_size)?;
+    let device = Device::over_a_file(options, crate::device::SECOND_IMAGE)?;
     let root = options.directory.join("fresh");
     let fresh = Volume { device: Some(device.path.clone()), root, ..volume.clone() };
     fresh.make()?;

@@ -1,0 +1,220 @@
+//! Emulated devices: limits of the kernel's block controller, so that results are comparable on machines whose disks are not.
+//!
+//! With cgroup v2 the run puts itself into a group of its own with `io.max`. What the kernel does for nobody in particular, such as ext4's
+//! journal, is in no group that could be limited and goes unlimited there. With the older `blkio` controller the limits are those of the root
+//! group, and hold for everything on the device.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, at};
+
+/// The device that is emulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// The device as it is.
+    #[default]
+    Raw,
+    /// A SATA SSD: 567 MB/s read, 502 MB/s written, 98000 reads and 90000 writes a second.
+    Ssd,
+    /// A disk of 7200 revolutions a minute: 100 MiB/s, 109 reads or writes a second.
+    Hdd,
+}
+
+/// Bytes and requests a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    read_bytes: u64,
+    written_bytes: u64,
+    reads: u64,
+    writes: u64,
+}
+
+impl Profile {
+    /// Its name among the options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Raw => "raw",
+            Profile::Ssd => "ssd",
+            Profile::Hdd => "hdd",
+        }
+    }
+
+    fn limits(self) -> Option<Limits> {
+        match self {
+            Profile::Raw => None,
+            // Samsung 860 EVO of 250 GB: bandwidth as EUROSYS22 7 measured it, requests from its data sheet.
+            Profile::Ssd => Some(Limits {
+                read_bytes: 567_000_000,
+                written_bytes: 502_000_000,
+                reads: 98_000,
+                writes: 90_000,
+            }),
+            // The disk of the example in FAST17 1, 100 MiB/s and 5 ms a seek, and half a turn of 8.33 ms for each request.
+            Profile::Hdd => {
+                Some(Limits { read_bytes: 100 << 20, written_bytes: 100 << 20, reads: 109, writes: 109 })
+            }
+        }
+    }
+}
+
+/// Names of the files of the older controller, in the order of the limits.
+const BLKIO: [&str; 4] = [
+    "blkio.throttle.read_bps_device",
+    "blkio.throttle.write_bps_device",
+    "blkio.throttle.read_iops_device",
+    "blkio.throttle.write_iops_device",
+];
+/// Our group in cgroup v2.
+const GROUP: &str = "pando-bench";
+/// Where the devices are noted that have limits, in the run's directory.
+const NOTED: &str = "limited-devices";
+
+/// How this machine lets requests be limited.
+#[derive(Debug, PartialEq, Eq)]
+enum Controller {
+    /// The group that this process is in.
+    Group(PathBuf),
+    /// The root of the older hierarchy.
+    Root(PathBuf),
+}
+
+impl Controller {
+    fn of_this_machine() -> Option<Controller> {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let (mounts, own) = (read("/proc/self/mounts"), read("/proc/self/cgroup"));
+        let group = group(&mounts, &own).filter(|group| {
+            let offered = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+            offered.split_whitespace().any(|name| name == "io")
+        });
+        let root = blkio(&mounts).filter(|root| BLKIO.iter().all(|file| root.join(file).exists()));
+        group.map(Controller::Group).or(root.map(Controller::Root))
+    }
+}
+
+/// The group of cgroup v2 that a process is in, from its mounts and its groups.
+fn group(mounts: &str, own: &str) -> Option<PathBuf> {
+    let place = mounts.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        (fields.get(2) == Some(&"cgroup2")).then(|| PathBuf::from(fields[1]))
+    })?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(if path.is_empty() { place } else { place.join(path) })
+}
+
+/// Where the older controller is mounted.
+fn blkio(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let has =
+            fields.get(2) == Some(&"cgroup") && fields.get(3)?.split(',').any(|option| option == "blkio");
+        has.then(|| PathBuf::from(fields[1]))
+    })
+}
+
+/// Prepares this process, and all that it starts, for limits; an error in a sentence where there can be none.
+pub fn enter(profile: Profile) -> Result<(), Error> {
+    if profile == Profile::Raw {
+        return Ok(());
+    }
+    match Controller::of_this_machine() {
+        None => Err(Error::Usage(format!(
+            "--profile {} needs cgroups that limit a device's requests, and this machine has neither the io controller of \
+             cgroup v2 nor the older blkio controller",
+            profile.name()
+        ))),
+        Some(Controller::Root(_)) => Ok(()),
+        Some(Controller::Group(parent)) => {
+            let (own, control) = (parent.join(GROUP), parent.join("cgroup.subtree_control"));
+            at("cannot pass the io controller on by", &control, fs::write(&control, "+io"))?;
+            if !own.exists() {
+                at("cannot create", &own, fs::create_dir(&own))?;
+            }
+            let procs = own.join("cgroup.procs");
+            at("cannot write", &procs, fs::write(&procs, "0"))
+        }
+    }
+}
+
+/// Gives a device, `major:minor`, the limits of a profile; whether it has any.
+pub fn limit(profile: Profile, device: &str, directory: &Path) -> Result<bool, Error> {
+    let Some(limits) = profile.limits() else { return Ok(false) };
+    // Noted first: what is noted is undone however the run ends.
+    let noted = directory.join(NOTED);
+    let opened = OpenOptions::new().create(true).append(true).open(&noted);
+    at("cannot write", &noted, opened.and_then(|mut file| writeln!(file, "{device}")))?;
+    set(device, Some(limits)).map(|()| true)
+}
+
+/// Takes a device's limits away.
+pub fn unlimit(device: &str) {
+    // A group that is gone has no limits.
+    let _ = set(device, None);
+}
+
+/// Takes away what a run in this directory has left, by the process that ends last.
+pub fn remove_left(directory: &Path) {
+    let noted = directory.join(NOTED);
+    fs::read_to_string(&noted).unwrap_or_default().lines().for_each(unlimit);
+    let _ = fs::remove_file(noted);
+    if let Some(Controller::Group(own)) = Controller::of_this_machine() {
+        let _ = fs::remove_dir(own.join(GROUP));
+    }
+}
+
+fn set(device: &str, limits: Option<Limits>) -> Result<(), Error> {
+    let values = |none: &str| {
+        let text =
+            |value: fn(&Limits) -> u64| limits.as_ref().map_or(none.to_owned(), |one| value(one).to_string());
+        [
+            text(|one| one.read_bytes),
+            text(|one| one.written_bytes),
+            text(|one| one.reads),
+            text(|one| one.writes),
+        ]
+    };
+    let write = |path: PathBuf, text: String| at("cannot write", &path, fs::write(&path, text));
+    match Controller::of_this_machine() {
+        Some(Controller::Group(group)) => {
+            let [read_bytes, written_bytes, reads, writes] = values("max");
+            let text =
+                format!("{device} rbps={read_bytes} wbps={written_bytes} riops={reads} wiops={writes}");
+            write(group.join("io.max"), text)
+        }
+        Some(Controller::Root(root)) => {
+            let mut each = BLKIO.iter().zip(values("0"));
+            each.try_for_each(|(file, value)| write(root.join(file), format!("{device} {value}")))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controllers_are_found_among_the_mounts() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /c/blkio cgroup rw,relatime,blkio 0 0\n\
+                      cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n";
+        assert_eq!(blkio(mounts), Some(PathBuf::from("/c/blkio")));
+        assert_eq!(group(mounts, "1:cpu:/\n0::/\n"), Some(PathBuf::from("/c/unified")));
+        assert_eq!(group(mounts, "0::/a/b\n"), Some(PathBuf::from("/c/unified/a/b")));
+        assert_eq!((blkio("\n"), group("cgroup2", "0::/"), group(mounts, "1:cpu:/\n")), (None, None, None));
+    }
+
+    #[test]
+    fn a_raw_device_has_no_limits() {
+        assert_eq!(Profile::Raw.limits(), None);
+        assert!(enter(Profile::Raw).is_ok());
+        assert!(!limit(Profile::Raw, "7:0", Path::new("/no/such/directory")).unwrap());
+        for profile in [Profile::Ssd, Profile::Hdd] {
+            assert!(profile.limits().is_some());
+        }
+    }
+}
