@@ -1,6 +1,7 @@
 //! Programs that people use, on a tree of the Linux source or on files of their own (EUROSYS22 7.2), and how long single
 //! operations take while others go on.
 
+mod filebench;
 pub mod git;
 mod latency;
 mod rsync;
@@ -71,6 +72,46 @@ pub const DATABASES: &[Row] = &[
         lines: &[rate("sqlite-wal", "inserts/s")],
         prepare: sqlite::remove,
         measure: sqlite::write_ahead_log,
+    },
+];
+
+/// Servers, as Filebench sees them.
+pub const FILEBENCH: &[Row] = &[
+    Row {
+        name: "filebench-oltp",
+        what: "Filebench's OLTP: 200 threads read 2 KiB at random of 10 files of 10 MiB, 10 write as much synchronously, one writes a log",
+        short: true,
+        needs: Needs::Nothing,
+        lines: &[rate("filebench-oltp", "ops/s")],
+        prepare: filebench::prepare_oltp,
+        measure: filebench::oltp,
+    },
+    Row {
+        name: "filebench-fileserver",
+        what: "Filebench's file server: 50 threads create, append to, read, delete and stat files of 128 KiB in the mean, synced",
+        short: true,
+        needs: Needs::Nothing,
+        lines: &[rate("filebench-fileserver", "ops/s")],
+        prepare: filebench::prepare_file_server,
+        measure: filebench::file_server,
+    },
+    Row {
+        name: "filebench-webserver",
+        what: "Filebench's web server: 100 threads read ten files of 16 KiB in the mean and append to a log, synced",
+        short: true,
+        needs: Needs::Nothing,
+        lines: &[rate("filebench-webserver", "ops/s")],
+        prepare: filebench::prepare_web_server,
+        measure: filebench::web_server,
+    },
+    Row {
+        name: "filebench-webproxy",
+        what: "Filebench's web proxy: 100 threads delete a file, create one and read five of 16 KiB in the mean, in one directory, synced",
+        short: true,
+        needs: Needs::Nothing,
+        lines: &[rate("filebench-webproxy", "ops/s")],
+        prepare: filebench::prepare_web_proxy,
+        measure: filebench::web_proxy,
     },
 ];
 

@@ -140,6 +140,7 @@ pub const GROUPS: &[Group] = &[
     Group { name: "rsync", rows: crate::applications::RSYNC },
     Group { name: "git", rows: crate::applications::GIT },
     Group { name: "databases", rows: crate::applications::DATABASES },
+    Group { name: "Filebench", rows: crate::applications::FILEBENCH },
     Group { name: "latency", rows: crate::applications::LATENCY },
     Group { name: "directories", rows: crate::namespace::DIRECTORIES },
     Group { name: "files by size", rows: crate::namespace::FILES_BY_SIZE },

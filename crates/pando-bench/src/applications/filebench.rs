@@ -1,0 +1,247 @@
+//! Four personalities of Filebench as loads of our own: the file sets, threads and operations of `oltp.f`, `fileserver.f`,
+//! `webserver.f` and `webproxy.f`, for a fixed number of loops in place of a fixed time, with all data durable at the end.
+//!
+//! Each operation counts as one, as in Filebench: an open, a read of a whole file, a close.
+
+mod fileset;
+mod oltp;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use self::fileset::{FileSet, Shape, contents};
+use crate::error::{Error, at};
+use crate::generate::Random;
+use crate::row::Measurement;
+use crate::volume::Volume;
+
+pub use oltp::{prepare as prepare_oltp, run as oltp};
+
+/// Size of a read or write.
+const IO_BYTES: usize = 1 << 20;
+/// Largest append; their lengths are uniform up to it.
+const APPEND_BYTES_MAX: u64 = 16 << 10;
+/// Of the file, proxy and web server's log, in Filebench the mean of one file.
+const LOG_BYTES: u64 = 16 << 10;
+
+/// A personality: threads that go through its loop.
+struct Personality {
+    name: &'static str,
+    threads: u64,
+    shape: fn(&Volume) -> Shape,
+    /// Loops of all threads together, in the short run and in the full one.
+    loops: [u64; 2],
+    /// One loop; how many operations it did.
+    body: fn(&Worker<'_>, &mut Random) -> Result<u64, Error>,
+}
+
+const FILE_SERVER: Personality = Personality {
+    name: "fileserver",
+    threads: 50,
+    shape: |volume| Shape {
+        files: if volume.options.full { 10_000 } else { 2_000 },
+        made_percent: 80,
+        mean_bytes: 128 << 10,
+        mean_width: 20,
+    },
+    loops: [6_000, 60_000],
+    body: |worker, random| {
+        Ok(worker.create(random, true)?
+            + worker.append(random)?
+            + worker.read()?
+            + worker.delete()?
+            + worker.stat()?)
+    },
+};
+
+const WEB_SERVER: Personality = Personality {
+    name: "webserver",
+    threads: 100,
+    shape: |_| Shape { files: 1_000, made_percent: 100, mean_bytes: 16 << 10, mean_width: 20 },
+    loops: [6_000, 60_000],
+    body: |worker, random| {
+        let mut operations = 0;
+        for _ in 0..10 {
+            operations += worker.read()?;
+        }
+        Ok(operations + worker.append_log(random)?)
+    },
+};
+
+const WEB_PROXY: Personality = Personality {
+    name: "webproxy",
+    threads: 100,
+    shape: |volume| Shape {
+        files: if volume.options.full { 10_000 } else { 2_000 },
+        made_percent: 80,
+        mean_bytes: 16 << 10,
+        mean_width: 1_000_000,
+    },
+    loops: [12_000, 120_000],
+    body: |worker, random| {
+        let mut operations = worker.delete()? + worker.create(random, false)?;
+        for _ in 0..5 {
+            operations += worker.read()?;
+        }
+        Ok(operations)
+    },
+};
+
+/// What a thread works on.
+struct Worker<'a> {
+    set: &'a FileSet,
+    log: &'a File,
+}
+
+impl Worker<'_> {
+    /// A new file, open: create, write or append, close.
+    fn create(&self, random: &mut Random, whole: bool) -> Result<u64, Error> {
+        let Some(index) = self.set.pick_absent() else { return Ok(0) };
+        let (path, size_bytes) = self.set.file(index);
+        let bytes = if whole { size_bytes } else { 1 + random.below(APPEND_BYTES_MAX) };
+        let contents = contents(bytes, random.next());
+        let mut file = at("cannot create", path, File::create(path))?;
+        for part in contents.chunks(IO_BYTES) {
+            at("cannot write", path, file.write_all(part))?;
+        }
+        drop(file);
+        self.set.created(index);
+        self.set.done(index);
+        Ok(3)
+    }
+
+    /// Open, append, close.
+    fn append(&self, random: &mut Random) -> Result<u64, Error> {
+        let Some(index) = self.set.pick() else { return Ok(0) };
+        let (path, _) = self.set.file(index);
+        let mut file = at("cannot open", path, File::options().append(true).open(path))?;
+        let added = contents(1 + random.below(APPEND_BYTES_MAX), random.next());
+        at("cannot write", path, file.write_all(&added))?;
+        drop(file);
+        self.set.done(index);
+        Ok(3)
+    }
+
+    /// Open, read to the end, close.
+    fn read(&self) -> Result<u64, Error> {
+        let Some(index) = self.set.pick() else { return Ok(0) };
+        let (path, _) = self.set.file(index);
+        let mut file = at("cannot open", path, File::open(path))?;
+        let mut buffer = vec![0; 64 << 10];
+        while at("cannot read", path, file.read(&mut buffer))? > 0 {
+            buffer.resize(IO_BYTES, 0);
+        }
+        drop(file);
+        self.set.done(index);
+        Ok(3)
+    }
+
+    fn delete(&self) -> Result<u64, Error> {
+        let Some(index) = self.set.pick_to_delete() else { return Ok(0) };
+        let (path, _) = self.set.file(index);
+        at("cannot remove", path, fs::remove_file(path))?;
+        self.set.deleted(index);
+        Ok(1)
+    }
+
+    fn stat(&self) -> Result<u64, Error> {
+        let Some(index) = self.set.pick() else { return Ok(0) };
+        let (path, _) = self.set.file(index);
+        at("cannot look at", path, fs::metadata(path))?;
+        self.set.done(index);
+        Ok(1)
+    }
+
+    /// The log that all threads share.
+    fn append_log(&self, random: &mut Random) -> Result<u64, Error> {
+        let added = contents(1 + random.below(APPEND_BYTES_MAX), random.next());
+        let mut log = self.log;
+        at("cannot write", Path::new("the log of the web server"), log.write_all(&added))?;
+        Ok(1)
+    }
+}
+
+fn top(volume: &Volume, name: &str) -> PathBuf {
+    volume.root.join("filebench").join(name)
+}
+
+/// A directory that an earlier run left is removed, and made anew.
+fn renew(top: &Path) -> Result<(), Error> {
+    if top.exists() {
+        at("cannot remove", top, fs::remove_dir_all(top))?;
+    }
+    at("cannot create", top, fs::create_dir_all(top))
+}
+
+fn prepare(volume: &Volume, personality: &Personality) -> Result<(), Error> {
+    let top = top(volume, personality.name);
+    renew(&top)?;
+    FileSet::new(&top.join("files"), &(personality.shape)(volume)).make()?;
+    let log = top.join("log");
+    at("cannot write", &log, fs::write(&log, contents(LOG_BYTES, 1)))?;
+    volume.sync()
+}
+
+fn run(volume: &Volume, personality: &Personality) -> Result<Measurement, Error> {
+    let top = top(volume, personality.name);
+    let set = FileSet::new(&top.join("files"), &(personality.shape)(volume));
+    let log = top.join("log");
+    let log = at("cannot open", &log, File::options().append(true).open(&log))?;
+    let loops = personality.loops[usize::from(volume.options.full)];
+    let (next, operations) = (AtomicU64::new(0), AtomicU64::new(0));
+    let worker = Worker { set: &set, log: &log };
+    let begin = Instant::now();
+    in_threads(personality.threads, |thread| {
+        let mut random = Random(thread);
+        while next.fetch_add(1, Ordering::Relaxed) < loops {
+            let done = (personality.body)(&worker, &mut random)?;
+            operations.fetch_add(done, Ordering::Relaxed);
+        }
+        Ok(())
+    })?;
+    volume.sync()?;
+    Ok(Measurement::rate(begin, operations.load(Ordering::Relaxed) as f64))
+}
+
+/// Runs a load in so many threads at once; the first error of any.
+fn in_threads(threads: u64, load: impl Fn(u64) -> Result<(), Error> + Sync) -> Result<(), Error> {
+    let load = &load;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || load(thread))).collect();
+        let ends = threads.into_iter().map(|thread| thread.join().expect("a load does not panic"));
+        ends.fold(Ok(()), Result::and)
+    })
+}
+
+/// The file set.
+pub fn prepare_file_server(volume: &Volume) -> Result<(), Error> {
+    prepare(volume, &FILE_SERVER)
+}
+
+/// Operations a second.
+pub fn file_server(volume: &Volume) -> Result<Measurement, Error> {
+    run(volume, &FILE_SERVER)
+}
+
+/// The file set.
+pub fn prepare_web_server(volume: &Volume) -> Result<(), Error> {
+    prepare(volume, &WEB_SERVER)
+}
+
+/// Operations a second.
+pub fn web_server(volume: &Volume) -> Result<Measurement, Error> {
+    run(volume, &WEB_SERVER)
+}
+
+/// The file set.
+pub fn prepare_web_proxy(volume: &Volume) -> Result<(), Error> {
+    prepare(volume, &WEB_PROXY)
+}
+
+/// Operations a second.
+pub fn web_proxy(volume: &Volume) -> Result<Measurement, Error> {
+    run(volume, &WEB_PROXY)
+}
