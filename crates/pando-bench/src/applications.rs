@@ -4,10 +4,12 @@
 mod filebench;
 pub mod git;
 mod latency;
+mod postgres;
 mod rsync;
+mod server;
 mod sqlite;
 
-use crate::row::{Needs, Row, cost, rate};
+use crate::row::{Needs, Requirement, Row, cost, rate};
 
 /// Copies of the Linux source.
 pub const RSYNC: &[Row] = &[
@@ -74,6 +76,20 @@ pub const DATABASES: &[Row] = &[
         measure: sqlite::write_ahead_log,
     },
 ];
+
+/// A database server.
+pub const POSTGRES: &[Row] = &[Row {
+    name: "pgbench",
+    what: "PostgreSQL: pgbench, 8 clients, 500 transactions each (--full: 20000) at scale 10 (--full: 100)",
+    short: true,
+    needs: Needs::Machine(Requirement {
+        is_met: || rustix::process::geteuid().is_root() && postgres::program("pgbench").is_some(),
+        what: "root, and the package postgresql",
+    }),
+    lines: &[rate("pgbench", "transactions/s")],
+    prepare: postgres::prepare,
+    measure: postgres::run,
+}];
 
 /// Servers, as Filebench sees them.
 pub const FILEBENCH: &[Row] = &[

@@ -44,7 +44,7 @@ pub fn has_fio() -> bool {
 
 /// Whether the device has a value for this row, with fio or without.
 pub fn takes(row: &Row, with_fio: bool) -> bool {
-    row.needs == Needs::BareDevice || (with_fio && BY_FIO.iter().any(|(name, _)| *name == row.name))
+    matches!(row.needs, Needs::BareDevice) || (with_fio && BY_FIO.iter().any(|(name, _)| *name == row.name))
 }
 
 /// What a row gives on the device itself.

@@ -26,7 +26,7 @@ pub struct Row {
 }
 
 /// What not every file system has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Needs {
     /// A directory to work in.
     Nothing,
@@ -38,6 +38,17 @@ pub enum Needs {
     Device,
     /// No file system at all.
     BareDevice,
+    /// Something of this machine, as `Requirement` tells.
+    Machine(Requirement),
+}
+
+/// What not every machine has.
+#[derive(Clone, Copy, Debug)]
+pub struct Requirement {
+    /// Whether it is there.
+    pub is_met: fn() -> bool,
+    /// What it is, for a sentence.
+    pub what: &'static str,
 }
 
 /// One line of the table.
@@ -140,6 +151,7 @@ pub const GROUPS: &[Group] = &[
     Group { name: "rsync", rows: crate::applications::RSYNC },
     Group { name: "git", rows: crate::applications::GIT },
     Group { name: "databases", rows: crate::applications::DATABASES },
+    Group { name: "PostgreSQL", rows: crate::applications::POSTGRES },
     Group { name: "Filebench", rows: crate::applications::FILEBENCH },
     Group { name: "latency", rows: crate::applications::LATENCY },
     Group { name: "directories", rows: crate::namespace::DIRECTORIES },

@@ -33,6 +33,7 @@ struct Turn<'a> {
 /// Runs everything that was asked for and is not in the journal yet. A row that fails is reported and left out, the
 /// others go on.
 pub fn run(options: &Options, file_systems: &[FileSystem], journal: &mut Journal) -> Result<(), Error> {
+    tell_what_is_left_out(options);
     let turns = turns(options, file_systems, journal);
     let count: usize = turns.iter().map(|turn| turn.rows.len()).sum();
     let bar = ProgressBar::new(count as u64);
@@ -89,6 +90,18 @@ fn has(options: &Options, file_system: &FileSystem, row: &Row, with_fio: bool) -
         Needs::Clone => !file_system.clone.is_empty(),
         Needs::Device => options.on.is_none() && !file_system.volatile,
         Needs::Snapshot => !file_system.snapshot.is_empty(),
+        Needs::Machine(requirement) => (requirement.is_met)(),
+    }
+}
+
+/// One sentence for each row that was asked for and cannot be run on this machine.
+fn tell_what_is_left_out(options: &Options) {
+    for row in rows().filter(|row| options.wants(row.name, row.short)) {
+        if let Needs::Machine(requirement) = row.needs
+            && !(requirement.is_met)()
+        {
+            eprintln!("{} is left out: it needs {}", row.name, requirement.what);
+        }
     }
 }
 
