@@ -3,12 +3,14 @@
 
 mod filebench;
 pub mod git;
+mod imap;
 mod latency;
 mod postgres;
 mod rsync;
 mod server;
 mod sqlite;
 
+use crate::error::Error;
 use crate::row::{Needs, Requirement, Row, cost, rate};
 
 /// Copies of the Linux source.
@@ -91,6 +93,20 @@ pub const POSTGRES: &[Row] = &[Row {
     measure: postgres::run,
 }];
 
+/// A mail server.
+pub const IMAP: &[Row] = &[Row {
+    name: "imap",
+    what: "Dovecot: 8 IMAP clients on 10 folders of 500 messages (--full: 2500) of up to 32 KiB, 250 operations each (--full: 10000), half reads, half marks, moves and deletions, synced",
+    short: true,
+    needs: Needs::Machine(Requirement {
+        is_met: || rustix::process::geteuid().is_root() && imap::is_installed(),
+        what: "root, and the package dovecot-imapd",
+    }),
+    lines: &[rate("imap", "ops/s")],
+    prepare: imap::prepare,
+    measure: imap::run,
+}];
+
 /// Servers, as Filebench sees them.
 pub const FILEBENCH: &[Row] = &[
     Row {
@@ -141,3 +157,13 @@ pub const LATENCY: &[Row] = &[Row {
     prepare: latency::ensure,
     measure: latency::run,
 }];
+
+/// Runs a load in so many threads at once; the first error of any.
+fn in_threads(threads: u64, load: impl Fn(u64) -> Result<(), Error> + Sync) -> Result<(), Error> {
+    let load = &load;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || load(thread))).collect();
+        let ends = threads.into_iter().map(|thread| thread.join().expect("a load does not panic"));
+        ends.fold(Ok(()), Result::and)
+    })
+}

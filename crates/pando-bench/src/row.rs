@@ -152,6 +152,7 @@ pub const GROUPS: &[Group] = &[
     Group { name: "git", rows: crate::applications::GIT },
     Group { name: "databases", rows: crate::applications::DATABASES },
     Group { name: "PostgreSQL", rows: crate::applications::POSTGRES },
+    Group { name: "mail server", rows: crate::applications::IMAP },
     Group { name: "Filebench", rows: crate::applications::FILEBENCH },
     Group { name: "latency", rows: crate::applications::LATENCY },
     Group { name: "directories", rows: crate::namespace::DIRECTORIES },

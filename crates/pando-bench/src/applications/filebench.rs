@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use self::fileset::{FileSet, Shape, contents};
+use super::in_threads;
 use crate::error::{Error, at};
 use crate::generate::Random;
 use crate::row::Measurement;
@@ -204,16 +205,6 @@ fn run(volume: &Volume, personality: &Personality) -> Result<Measurement, Error>
     })?;
     volume.sync()?;
     Ok(Measurement::rate(begin, operations.load(Ordering::Relaxed) as f64))
-}
-
-/// Runs a load in so many threads at once; the first error of any.
-fn in_threads(threads: u64, load: impl Fn(u64) -> Result<(), Error> + Sync) -> Result<(), Error> {
-    let load = &load;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || load(thread))).collect();
-        let ends = threads.into_iter().map(|thread| thread.join().expect("a load does not panic"));
-        ends.fold(Ok(()), Result::and)
-    })
 }
 
 /// The file set.

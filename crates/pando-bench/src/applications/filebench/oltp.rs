@@ -11,7 +11,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::fileset::contents;
-use super::{in_threads, renew, top};
+use super::{renew, top};
+use crate::applications::in_threads;
 use crate::error::{Error, at};
 use crate::generate::Random;
 use crate::row::Measurement;
