@@ -20,10 +20,16 @@ pub struct Row {
     /// What it reports; the first line has the row's name unless it reports several.
     pub lines: &'static [Line],
     /// Makes what the load needs and may be missing when only some rows are run; not measured.
-    pub prepare: fn(&Volume) -> Result<(), Error>,
+    pub prepare: Prepare,
     /// Runs the load, which starts with cold caches and times itself.
-    pub measure: fn(&Volume) -> Result<Measurement, Error>,
+    pub measure: Measure,
 }
+
+/// How a row is prepared.
+pub type Prepare = fn(&Volume) -> Result<(), Error>;
+
+/// How it is run.
+pub type Measure = fn(&Volume) -> Result<Measurement, Error>;
 
 /// What not every file system has.
 #[derive(Clone, Copy, Debug)]
@@ -139,30 +145,44 @@ pub struct Group {
     pub name: &'static str,
     /// In the order in which they are run.
     pub rows: &'static [Row],
+    /// Largest size of the device.
+    pub device_bytes_max: u64,
+}
+
+const fn group(name: &'static str, rows: &'static [Row]) -> Group {
+    Group { name, rows, device_bytes_max: u64::MAX }
+}
+
+/// Loads that age a volume: some fill most of it, and all need a second one for copies.
+const fn aging(name: &'static str, rows: &'static [Row]) -> Group {
+    Group { name, rows, device_bytes_max: 4 << 30 }
 }
 
 /// All rows there are.
 pub const GROUPS: &[Group] = &[
-    Group { name: "bare device", rows: crate::bare::TRANSFER_SIZE },
-    Group { name: "large file", rows: crate::compleat::LARGE_FILE },
-    Group { name: "small files", rows: crate::compleat::SMALL_FILES },
-    Group { name: "TokuBench", rows: crate::compleat::TOKU },
-    Group { name: "source tree", rows: crate::compleat::SOURCE_TREE },
-    Group { name: "rsync", rows: crate::applications::RSYNC },
-    Group { name: "git", rows: crate::applications::GIT },
-    Group { name: "databases", rows: crate::applications::DATABASES },
-    Group { name: "PostgreSQL", rows: crate::applications::POSTGRES },
-    Group { name: "mail server", rows: crate::applications::IMAP },
-    Group { name: "Filebench", rows: crate::applications::FILEBENCH },
-    Group { name: "latency", rows: crate::applications::LATENCY },
-    Group { name: "directories", rows: crate::namespace::DIRECTORIES },
-    Group { name: "files by size", rows: crate::namespace::FILES_BY_SIZE },
-    Group { name: "scan", rows: crate::namespace::SCAN },
-    Group { name: "clone rounds", rows: crate::namespace::CLONE_ROUNDS },
-    Group { name: "many files", rows: crate::namespace::MANY_FILES },
-    Group { name: "aging by git", rows: crate::aging::PULLS },
-    Group { name: "aging by mail", rows: crate::aging::MAIL },
-    Group { name: "aging within files", rows: crate::aging::INTRAFILE },
+    group("bare device", crate::bare::TRANSFER_SIZE),
+    group("large file", crate::compleat::LARGE_FILE),
+    group("small files", crate::compleat::SMALL_FILES),
+    group("TokuBench", crate::compleat::TOKU),
+    group("source tree", crate::compleat::SOURCE_TREE),
+    group("rsync", crate::applications::RSYNC),
+    group("git", crate::applications::GIT),
+    group("databases", crate::applications::DATABASES),
+    group("PostgreSQL", crate::applications::POSTGRES),
+    group("mail server", crate::applications::IMAP),
+    group("Filebench", crate::applications::FILEBENCH),
+    group("latency", crate::applications::LATENCY),
+    group("directories", crate::namespace::DIRECTORIES),
+    group("files by size", crate::namespace::FILES_BY_SIZE),
+    group("scan", crate::namespace::SCAN),
+    group("clone rounds", crate::namespace::CLONE_ROUNDS),
+    group("many files", crate::namespace::MANY_FILES),
+    aging("aging by git", crate::aging::PULLS),
+    aging("aging by git, kept", crate::aging::PULLS_KEPT),
+    aging("aging by mail", crate::aging::MAIL),
+    aging("aging within files", crate::aging::INTRAFILE),
+    aging("aging between files", crate::aging::INTERFILE),
+    aging("aging of a full volume", crate::aging::FULL_VOLUME),
 ];
 
 /// Every row.

@@ -112,6 +112,8 @@ fn run_turn(
     bar: &ProgressBar,
 ) -> Result<(), Error> {
     let Turn { group, round, file_system, .. } = turn;
+    let device_size = options.device_size.min(group.device_bytes_max);
+    let options = &Options { device_size, ..options.clone() };
     let which =
         if options.trace { "traced".to_owned() } else { format!("round {round} of {}", options.rounds) };
     bar.suspend(|| eprintln!("{}, {which}: {}", group.name, file_system.name));

@@ -139,8 +139,18 @@ impl Volume {
 
     /// Bytes of the volume that are in use, by statfs(2).
     pub fn used_bytes(&self) -> Result<u64, Error> {
-        let status = rustix::fs::statvfs(&self.root).map_err(Into::into);
-        let status = at("cannot ask for the space of", &self.root, status)?;
+        let status = self.space()?;
         Ok((status.f_blocks - status.f_bfree) * status.f_frsize)
+    }
+
+    /// Bytes that can still be used, by statfs(2).
+    pub fn free_bytes(&self) -> Result<u64, Error> {
+        let status = self.space()?;
+        Ok(status.f_bavail * status.f_frsize)
+    }
+
+    fn space(&self) -> Result<rustix::fs::StatVfs, Error> {
+        let status = rustix::fs::statvfs(&self.root).map_err(Into::into);
+        at("cannot ask for the space of", &self.root, status)
     }
 }

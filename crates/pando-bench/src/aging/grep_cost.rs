@@ -1,12 +1,13 @@
 //! The cost of a cold grep, per GiB, of a tree and of a fresh copy of it.
 
+use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
 use crate::command;
 use crate::compleat::source_tree::{grep_in, tree_bytes};
 use crate::device::{Device, Traffic};
-use crate::error::Error;
+use crate::error::{Error, at};
 use crate::report::statistics::median;
 use crate::row::Measurement;
 use crate::trace::Trace;
@@ -78,7 +79,13 @@ fn fresh(volume: &Volume) -> Result<(Device, Volume), Error> {
     Ok((device, fresh))
 }
 
-/// Runs the steps from 0 to `steps`, and looks at the costs after step 0 and after every `every`-th.
+/// What an earlier run left.
+fn remove(tree: &Path) -> Result<(), Error> {
+    if tree.exists() { at("cannot remove", tree, fs::remove_dir_all(tree)) } else { Ok(()) }
+}
+
+/// Runs the steps from 0 to `steps`, and looks at the costs after step 0 and after every `every`-th. The tree is new, and
+/// goes in the end.
 pub fn age(
     volume: &Volume,
     tree: &Path,
@@ -88,6 +95,7 @@ pub fn age(
     let mut plots: [Vec<(f64, f64)>; 4] = Default::default();
     let mut layouts: [Vec<(f64, f64)>; 2] = Default::default();
     let mut last = (0.0, 0.0);
+    remove(tree)?;
     for number in 0..=steps {
         step(number)?;
         if number % every == 0 {
@@ -102,6 +110,7 @@ pub fn age(
             }
         }
     }
+    remove(tree)?;
     let (aged, copied) = last;
     let mut measurement = Measurement { values: vec![copied / aged, aged], series: Vec::new() };
     let names = [

@@ -13,8 +13,22 @@ use crate::volume::Volume;
 const PULLS: u64 = 40;
 const PARTS: [&str; 3] = ["mm", "kernel", "lib"];
 
+/// A pull leaves its objects as files of their own, as pulls of few objects do; many of them are collected into a pack. Git's
+/// own limit would not be reached in so few pulls.
+const COLLECTED: [&str; 4] = ["-c", "fetch.unpackLimit=1000000", "-c", "gc.auto=2000"];
+const NOT_COLLECTED: [&str; 4] = ["-c", "fetch.unpackLimit=1000000", "-c", "gc.auto=0"];
+
 /// Ages, and looks at every tenth pull.
 pub fn run(volume: &Volume) -> Result<Measurement, Error> {
+    pull(volume, &COLLECTED)
+}
+
+/// The same with no garbage collection by git.
+pub fn run_without_collection(volume: &Volume) -> Result<Measurement, Error> {
+    pull(volume, &NOT_COLLECTED)
+}
+
+fn pull(volume: &Volume, configuration: &[&str]) -> Result<Measurement, Error> {
     let upstream = volume.options.directory.join("upstream");
     if upstream.exists() {
         at("cannot remove", &upstream, fs::remove_dir_all(&upstream))?;
@@ -34,7 +48,7 @@ pub fn run(volume: &Volume) -> Result<Measurement, Error> {
         if pull == 0 {
             return git(&volume.root, &["clone", "-q", "--no-hardlinks", &from, "pulled"]).map(drop);
         }
-        git(&tree, &["pull", "-q", "--ff-only"])?;
+        git(&tree, &[configuration, &["pull", "-q", "--ff-only"]].concat())?;
         volume.sync()
     });
     at("cannot remove", &upstream, fs::remove_dir_all(&upstream))?;
