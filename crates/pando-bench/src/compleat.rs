@@ -1,6 +1,7 @@
 //! The compleat suite: the loads that a general purpose file system meets, none of them its favourite. One file a load.
 
 mod random;
+mod scale;
 mod sequential;
 pub mod small_files;
 pub mod source_tree;
@@ -89,6 +90,28 @@ pub const TOKU: &[Row] = &[
         measure: toku::delete,
     },
 ];
+
+/// TokuBench, as the number of files grows.
+pub const TOKU_SCALE: &[Row] = &[Row {
+    name: "scale-tokubench",
+    what: "TokuBench with 0.3, 1 and 3 times --many-files files, each on a new volume; the rate of the most, and that over the rate of the fewest",
+    short: false,
+    needs: Needs::Device,
+    lines: &[rate("scale-tokubench", "files/s"), rate("scale-tokubench-kept", "most/fewest")],
+    prepare: |_| Ok(()),
+    measure: scale::toku,
+}];
+
+/// Random overwrites that go on.
+pub const RANDOM_SCALE: &[Row] = &[Row {
+    name: "scale-random",
+    what: "random overwrites of 4 KiB in the large file, a quarter of the device in all, an fsync after each fortieth; the rate, and that of the last quarter over that of the first",
+    short: false,
+    needs: Needs::Nothing,
+    lines: &[rate("scale-random", "writes/s"), rate("scale-random-kept", "last/first")],
+    prepare: sequential::ensure,
+    measure: scale::random,
+}];
 
 /// The Linux source.
 pub const SOURCE_TREE: &[Row] = &[

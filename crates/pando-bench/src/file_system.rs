@@ -18,6 +18,8 @@ pub struct FileSystem {
     pub name: String,
     /// Formats the device, whatever is on it.
     pub format: String,
+    /// Formats for as many files as there are blocks, if its usual format has room for fewer.
+    pub format_for_many_files: String,
     /// Returns when the mount is usable.
     pub mount: String,
     /// Returns when everything is on the device.
@@ -153,7 +155,10 @@ fn known() -> Vec<FileSystem> {
         pandofs,
         floor,
         device,
-        FileSystem::peer("ext4", ext4, "mkfs.ext4 -V"),
+        FileSystem {
+            format_for_many_files: ext4.replace("-F", "-F -i 4096"),
+            ..FileSystem::peer("ext4", ext4, "mkfs.ext4 -V")
+        },
         FileSystem {
             clone: PEER_CLONE.to_owned(),
             ..FileSystem::peer("xfs", "mkfs.xfs -q -f -K DEVICE", "mkfs.xfs -V")

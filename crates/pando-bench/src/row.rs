@@ -164,6 +164,8 @@ pub const GROUPS: &[Group] = &[
     group("large file", crate::compleat::LARGE_FILE),
     group("small files", crate::compleat::SMALL_FILES),
     group("TokuBench", crate::compleat::TOKU),
+    group("TokuBench growing", crate::compleat::TOKU_SCALE),
+    group("random writes growing", crate::compleat::RANDOM_SCALE),
     group("source tree", crate::compleat::SOURCE_TREE),
     group("rsync", crate::applications::RSYNC),
     group("git", crate::applications::GIT),

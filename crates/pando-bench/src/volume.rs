@@ -28,8 +28,18 @@ pub struct Volume {
 impl Volume {
     /// Formats and mounts.
     pub fn make(&self) -> Result<(), Error> {
+        self.make_by(&self.file_system.format)
+    }
+
+    /// The same, with room for a small file in each block.
+    pub fn make_for_many_files(&self) -> Result<(), Error> {
+        let own = &self.file_system.format_for_many_files;
+        self.make_by(if own.is_empty() { &self.file_system.format } else { own })
+    }
+
+    fn make_by(&self, format: &str) -> Result<(), Error> {
         at("cannot create", &self.root, fs::create_dir_all(&self.root))?;
-        self.command(&self.file_system.format)?;
+        self.command(format)?;
         self.mount()
     }
 
