@@ -62,6 +62,11 @@ pub struct Options {
     pub checkpoint_interval: Duration,
     /// Time after which an operation is durable without an fsync.
     pub log_interval: Duration,
+    /// Read ahead of those who read in order. Without it only less is read; for measuring what it gives.
+    pub read_ahead: bool,
+    /// Write the pages of large writes to their leaves at once and leave them out of the log (FAST16, 3). Without it they
+    /// are written twice; for measuring what it gives.
+    pub late_binding: bool,
 }
 
 impl Default for Options {
@@ -73,6 +78,8 @@ impl Default for Options {
             background: Background::Threads,
             checkpoint_interval: Duration::from_secs(60),
             log_interval: Duration::from_secs(1),
+            read_ahead: true,
+            late_binding: true,
         }
     }
 }

@@ -15,8 +15,6 @@ const WANTED: u64 = flags::ASYNC_READ
     | flags::DONT_MASK
     | flags::MAX_PAGES
     | flags::PARALLEL_DIROPS
-    | flags::DO_READDIRPLUS
-    | flags::READDIRPLUS_AUTO
     | flags::ASYNC_DIO
     | flags::CACHE_SYMLINKS
     | flags::EXPLICIT_INVAL_DATA
@@ -32,6 +30,8 @@ const BACKGROUND_MAX: u16 = 64;
 pub(crate) struct Wishes {
     /// The kernel collects small writes and sends them later.
     pub(crate) writeback: bool,
+    /// Entries are listed with their attributes.
+    pub(crate) readdirplus: bool,
     /// The kernel checks access control lists. It then checks permission bits as well, wanted or not.
     pub(crate) acls: bool,
     /// Requests come over io_uring.
@@ -79,6 +79,7 @@ pub(crate) fn negotiate(
     let if_so = |so: bool, flag: u64| if so { flag } else { 0 };
     let wanted = WANTED
         | if_so(wishes.writeback, flags::WRITEBACK_CACHE)
+        | if_so(wishes.readdirplus, flags::DO_READDIRPLUS | flags::READDIRPLUS_AUTO)
         | if_so(acls, flags::POSIX_ACL)
         | if_so(wishes.ring != Wish::No, flags::OVER_IO_URING);
     let agreed = offered.flags & wanted;
@@ -111,7 +112,7 @@ mod tests {
             read_ahead_max: 1 << 17,
             flags: flags::ASYNC_READ | flags::NO_OPEN_SUPPORT,
         };
-        let wishes = Wishes { writeback: false, acls: true, ring: Wish::IfOffered };
+        let wishes = Wishes { writeback: false, readdirplus: true, acls: true, ring: Wish::IfOffered };
         let (agreement, reply) = negotiate(&offered, wishes).unwrap();
         assert_eq!(reply.flags, flags::ASYNC_READ);
         assert_eq!(reply.read_ahead_max, 1 << 17);
@@ -130,7 +131,7 @@ mod tests {
             [(lists, true, true), (lists, false, false), (flags::POSIX_ACL, true, false)]
         {
             let offered = InitRequest { major: 7, minor: 45, read_ahead_max: 0, flags: offered };
-            let wishes = Wishes { writeback: false, acls, ring: Wish::No };
+            let wishes = Wishes { writeback: false, readdirplus: true, acls, ring: Wish::No };
             let (agreement, reply) = negotiate(&offered, wishes).unwrap();
             assert_eq!((agreement.acls, reply.flags & flags::POSIX_ACL != 0), (expected, expected));
         }

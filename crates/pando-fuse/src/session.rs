@@ -59,6 +59,8 @@ pub struct MountOptions {
     pub default_permissions: bool,
     /// The kernel collects small writes in its cache and sends them later.
     pub writeback: bool,
+    /// Entries are listed with their attributes where the kernel finds that useful.
+    pub readdirplus: bool,
     /// How requests come.
     pub transport: Transport,
     /// Threads that receive requests; at least 1.
@@ -76,6 +78,7 @@ impl MountOptions {
             allow_other: rustix::process::geteuid().is_root(),
             default_permissions: true,
             writeback: false,
+            readdirplus: true,
             transport: Transport::default(),
             threads: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
             report: Arc::new(|_| ()),
@@ -137,7 +140,12 @@ impl Session {
             Transport::Automatic if !cores.is_empty() => Wish::IfOffered,
             _ => Wish::No,
         };
-        let wishes = Wishes { writeback: options.writeback, acls: options.default_permissions, ring };
+        let wishes = Wishes {
+            writeback: options.writeback,
+            readdirplus: options.readdirplus,
+            acls: options.default_permissions,
+            ring,
+        };
         let agreement = handshake(&device, wishes).map_err(|error| {
             // The first error is the one to tell.
             let _ = mount_point::unmount(&mountpoint, true);

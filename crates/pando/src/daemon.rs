@@ -24,7 +24,7 @@ use self::log::Log;
 use self::snapshot_mounts::SnapshotMounts;
 use crate::control;
 use crate::failure::{Failure, Result, errno_text, io_text};
-use crate::mount_options::MountSettings;
+use crate::mount_options::{MountSettings, Technique};
 use crate::{mounts, snapshots, usage};
 
 /// Whose cache is smaller wants little memory used more than speed.
@@ -128,6 +128,8 @@ fn open(service: &Service) -> Result<Arc<FileSystem>> {
         discard: settings.discard,
         checkpoint_interval: settings.checkpoint_interval.unwrap_or(defaults.checkpoint_interval),
         log_interval: settings.commit_interval.unwrap_or(defaults.log_interval),
+        read_ahead: !settings.without.contains(&Technique::ReadAhead),
+        late_binding: !settings.without.contains(&Technique::LateBinding),
         ..defaults
     };
     let opened = FileSystem::open(Arc::new(device), options);
@@ -160,6 +162,7 @@ fn mount_options(source: PathBuf, settings: &MountSettings, log: Arc<Log>, read_
     options.allow_other = settings.allow_other.unwrap_or(options.allow_other);
     options.default_permissions = settings.default_permissions;
     options.writeback = settings.writeback;
+    options.readdirplus = !settings.without.contains(&Technique::Readdirplus);
     options.transport = settings.transport;
     options.report = Arc::new(move |sentence| log.error(sentence));
     options

@@ -31,6 +31,30 @@ pub struct MountSettings {
     pub checkpoint_interval: Option<Duration>,
     /// Time after which a change is durable without fsync.
     pub commit_interval: Option<Duration>,
+    /// What is left out, to measure what it gives.
+    pub without: Vec<Technique>,
+}
+
+/// Something that only makes things faster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Technique {
+    /// Reading ahead in the tree.
+    ReadAhead,
+    /// Leaving the pages of large writes out of the log.
+    LateBinding,
+    /// Listing entries with their attributes.
+    Readdirplus,
+}
+
+impl Technique {
+    fn parse(name: &str) -> Option<Self> {
+        match name {
+            "read_ahead" => Some(Self::ReadAhead),
+            "late_binding" => Some(Self::LateBinding),
+            "readdirplus" => Some(Self::Readdirplus),
+            _ => None,
+        }
+    }
 }
 
 impl Default for MountSettings {
@@ -47,6 +71,7 @@ impl Default for MountSettings {
             snapshot: None,
             checkpoint_interval: None,
             commit_interval: None,
+            without: Vec::new(),
         }
     }
 }
@@ -137,8 +162,19 @@ impl MountSettings {
             }
             ("checkpoint", Some(value)) => self.checkpoint_interval = Some(seconds(option, value)?),
             ("commit", Some(value)) => self.commit_interval = Some(seconds(option, value)?),
+            // For measurements only, so the help does not name it.
+            ("without", Some(names)) => {
+                let refuse = || {
+                    wrong(
+                        option,
+                        "it is some of read_ahead, late_binding, readdirplus, with '+' between them",
+                    )
+                };
+                let parsed = names.split('+').map(|name| Technique::parse(name).ok_or_else(refuse));
+                self.without = parsed.collect::<Result<_, _>>()?;
+            }
             ("remount", None) => return Err(OptionError::Remount),
-            ("cache" | "checkpoint" | "commit" | "snapshot" | "transport", None) => {
+            ("cache" | "checkpoint" | "commit" | "snapshot" | "transport" | "without", None) => {
                 return Err(wrong(option, "it needs a value behind '='"));
             }
             (name, _) if NOT_FOR_US.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
@@ -192,6 +228,8 @@ mod tests {
         assert_eq!(parsed("allow_other,no_allow_other").unwrap().allow_other, Some(false));
         assert_eq!(parsed("transport=uring,transport=dev").unwrap().transport, Transport::Device);
         assert!(!parsed("show_snapshots,hide_snapshots").unwrap().show_snapshots);
+        let without = parsed("without=read_ahead,without=readdirplus+late_binding").unwrap().without;
+        assert_eq!(without, [Technique::Readdirplus, Technique::LateBinding]);
         assert_eq!(parsed("").unwrap(), MountSettings::default());
     }
 
@@ -210,6 +248,9 @@ mod tests {
             "transport=tcp",
             "snapshot",
             "snapshot=",
+            "without",
+            "without=",
+            "without=read_ahead+much",
         ] {
             assert!(matches!(parsed(option), Err(OptionError::Value { .. })), "{option}");
         }

@@ -97,7 +97,7 @@ impl Volume {
         // Of several scans one wishes.
         let is_first =
             leaf.mark.compare_exchange(mark, NO_MARK, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if is_first && self.options.background == Background::Threads {
+        if is_first && self.options.read_ahead && self.options.background == Background::Threads {
             self.cache.read_ahead.add(Wish { node: leaf.id, part, runs: (mark >> 32) as usize });
         }
     }

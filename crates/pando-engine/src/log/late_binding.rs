@@ -70,6 +70,9 @@ impl Stretch<'_> {
 
 impl Binder for Volume {
     fn bind(&self, first: Lsn, records: &[Record]) -> Result<Vec<Binding>> {
+        if !self.options.late_binding {
+            return Ok(Vec::new());
+        }
         let mut runs = candidates(first, records);
         // A compressed block has no place of its own on the device.
         if runs.is_empty() || self.compression != Compression::None {
