@@ -4,23 +4,25 @@
 //! sequence) in the same bytes, so its place on the device need not go into the seed: a block that landed in
 //! the wrong place is found by comparing names.
 
+use std::hash::Hasher;
+
 use bytes::Bytes;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+use twox_hash::XxHash3_64;
 
 use crate::error::{FormatError, Structure};
 
 /// The checksum of contiguous bytes.
 pub fn checksum(structure: Structure, bytes: &[u8]) -> u64 {
-    xxh3_64_with_seed(bytes, structure as u64)
+    XxHash3_64::oneshot_with_seed(structure as u64, bytes)
 }
 
 /// The checksum of bytes that lie in pieces, without joining them.
 pub fn checksum_pieces<'a>(structure: Structure, pieces: impl IntoIterator<Item = &'a [u8]>) -> u64 {
-    let mut hash = Xxh3::with_seed(structure as u64);
+    let mut hash = XxHash3_64::with_seed(structure as u64);
     for piece in pieces {
-        hash.update(piece);
+        hash.write(piece);
     }
-    hash.digest()
+    hash.finish()
 }
 
 /// [`checksum_pieces`] of shared bytes.

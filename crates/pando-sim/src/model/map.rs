@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use pando_engine::{KeyRange, Operation, Tree};
-use xxhash_rust::xxh3::xxh3_128;
+use twox_hash::XxHash3_128;
 
 /// Bytes of a block value, in which a run is cut.
 const BLOCK_VALUE_LENGTH: usize = 4096;
@@ -27,7 +27,7 @@ impl Digest {
 
 fn entry_hash(tree: Tree, key: &[u8], value: &[u8]) -> u128 {
     let length = (key.len() as u64).to_le_bytes();
-    xxh3_128(&[&[tree as u8][..], &length, key, value].concat())
+    XxHash3_128::oneshot(&[&[tree as u8][..], &length, key, value].concat())
 }
 
 /// The contents of both trees.
