@@ -71,7 +71,7 @@ impl Volume {
     pub(crate) fn replay_record(&self, lsn: Lsn, operations: &[Operation]) -> Result<()> {
         if operations.iter().any(clones) {
             return self.waiting(|| {
-                let _tokens = Tree::ALL.map(|tree| self.root(tree).maintenance.lock());
+                let _tokens = Tree::ALL.map(|tree| self.root(tree).maintenance.wait());
                 let mut sequencer = self.sequencer.lock();
                 let plans = self.plan(operations)?;
                 self.inject_cloning(operations, plans, lsn);
@@ -116,10 +116,18 @@ impl Volume {
     /// Applies a batch that moves or clones ranges. [`Error::Miss`] if something it needs is not in memory: nothing has
     /// happened then.
     fn apply_cloning(&self, operations: &[Operation], record: Record, reclaims: bool) -> Result<Lsn> {
+        let result = self.apply_with_tokens(operations, record, reclaims);
+        self.wake_turned_away();
+        result
+    }
+
+    fn apply_with_tokens(&self, operations: &[Operation], record: Record, reclaims: bool) -> Result<Lsn> {
         let bytes = record.bytes();
         loop {
             // Which nodes there are must not change between plan and surgery (TREE-2).
-            let tokens = Tree::ALL.map(|tree| self.root(tree).maintenance.lock());
+            let waiting = Tree::ALL.map(|tree| self.root(tree).maintenance.announce_clone());
+            let tokens = Tree::ALL.map(|tree| self.root(tree).maintenance.wait());
+            drop(waiting);
             let mut sequencer = self.sequencer.lock();
             if !self.log.room_for(bytes) {
                 drop((sequencer, tokens));

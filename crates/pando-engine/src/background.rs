@@ -143,6 +143,14 @@ impl Volume {
         self.signals.wake_tree();
     }
 
+    /// Wakes maintenance if it has found a token taken that is free now.
+    pub(crate) fn wake_turned_away(&self) {
+        let turned_away = Tree::ALL.map(|tree| self.root(tree).maintenance.has_turned_away());
+        if turned_away.contains(&true) {
+            self.wake_maintenance();
+        }
+    }
+
     /// Looks, after a change, at who has something to do now.
     pub(crate) fn wake_workers(&self) {
         if self.log.wants_write_out() {

@@ -21,10 +21,18 @@ impl Volume {
     /// Does what maintenance a tree needs most; false if it needs none or somebody else is at it.
     pub(crate) fn maintain(&self, tree: Tree) -> Result<bool> {
         let root = self.root(tree);
-        let Some(_token) = root.maintenance.try_lock() else { return Ok(false) };
+        let Some(_token) = root.maintenance.try_take() else { return Ok(false) };
+        self.maintain_with_token(tree)
+    }
+
+    pub(super) fn maintain_with_token(&self, tree: Tree) -> Result<bool> {
+        let root = self.root(tree);
         let overgrown = root.overgrown.lock().pop();
         if let Some((_, key)) = overgrown {
             self.split_on_the_way(tree, &key)?;
+            return Ok(true);
+        }
+        if root.unrelieved.swap(false, Ordering::Relaxed) && self.relieve_again(tree)? {
             return Ok(true);
         }
         if self.fit_root(tree)? {
@@ -56,124 +64,20 @@ impl Volume {
         Ok(over)
     }
 
-    /// SP-1: once a volume has become nearly full, or a sixteenth of it is dead, each checkpoint first brings waiting deletes
-    /// down to where they free space, until none waits any more. So what was deleted is free after the next checkpoint, the
-    /// free space that is told is off by a sixteenth at most, and on a volume with room no leaf is rewritten for the sake
-    /// of a few deletes.
-    pub(crate) fn sink_deletes(&self) -> Result<()> {
-        let dead = self.dead_bytes.load(Ordering::Relaxed);
-        if !self.wants_deletes_down() {
-            return Ok(());
-        }
-        self.reclaiming.store(true, Ordering::Relaxed);
-        let mut all_down = true;
-        let before =
-            self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed);
-        for tree in Tree::ALL {
-            let _token = self.root(tree).maintenance.lock();
-            let root = self.root(tree).read().clone();
-            all_down &= match self.sink_below(&root, &KeyRange::all()) {
-                // What lies behind damage stays where it is.
-                Err(Error::Damaged { .. }) => false,
-                done => done?,
-            };
-            self.fit_root(tree)?;
-        }
-        while self.reclaim_doomed()? {}
-        // Deletes may still be coming: it is over when a checkpoint finds none.
-        let after =
-            self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed);
-        let counters = self.allocator.counters();
-        if all_down && before == after && counters.free + counters.deferred > counters.capacity / 16 * 5 {
-            self.reclaiming.store(false, Ordering::Relaxed);
-        }
-        // Where nothing moved although something waits, trying again does not help either.
-        if all_down || before == after {
-            self.dead_bytes.fetch_sub(dead, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// True if a checkpoint is to bring deletes down.
-    pub(crate) fn wants_deletes_down(&self) -> bool {
-        let counters = self.allocator.counters();
-        counters.free < counters.capacity / 4
-            || self.much_is_dead()
-            || self.reclaiming.load(Ordering::Relaxed)
-    }
-
-    /// True if waiting deletes hold a sixteenth of the volume.
-    pub(crate) fn much_is_dead(&self) -> bool {
-        self.dead_bytes.load(Ordering::Relaxed) > self.allocator.counters().capacity / 16
-    }
-
-    /// Brings deletes from a node and from below it down; false if there was no room for all of them.
-    fn sink_below(&self, node: &NodeRef, own: &KeyRange) -> Result<bool> {
-        if node.state.read().height == 0 {
-            return Ok(true);
-        }
-        self.load_all(node)?;
-        self.prune(node, own)?;
-        loop {
-            let waiting = node.state.read().interior().children.iter().position(|child| {
-                !child.id.is_empty()
-                    && !self.damaged.lock().contains(&child.id)
-                    && child.buffer.get().is_some_and(|buffer| buffer.holds_deletes())
-            });
-            let Some(index) = waiting else { break };
-            if !self.has_space_to_flush() {
-                return Ok(false);
-            }
-            let id = node.state.read().interior().children[index].id;
-            self.flush_around_damage(node, own, (index, id))?;
-            self.load_all(node)?;
-        }
-        let mut all_down = true;
-        let mut index = 0;
-        while node.state.read().height > 1 && index < node.state.read().interior().children.len() {
-            let (id, bounds) = {
-                let state = node.state.read();
-                (state.interior().children[index].id, state.interior().bounds_below(index, own)?.0)
-            };
-            // What is shared does not become free, and would have to be copied for the sake of a few deletes.
-            let foreign = id.is_empty()
-                || node.state.read().interior().children[index].xf.is_some()
-                || self.is_shared(id);
-            if foreign {
-                index += 1;
-                continue;
-            }
-            let edges = node.state.read().interior().children.len();
-            let child = self.node(id)?;
-            all_down &= self.sink_below(&child, &bounds)?;
-            self.bring_in_shape(node, own, index, &child)?;
-            // A merge has brought a neighbour that has not been looked at to this place.
-            let state = node.state.read();
-            let children = &state.interior().children;
-            if children.len() >= edges && children.get(index).is_some_and(|child| child.id == id) {
-                index += 1;
-            }
-        }
-        Ok(all_down)
-    }
-
     /// True if a flush finds room for the leaf that it makes dirty. It may use half of the reserve: that is what it is for.
     /// The other half stays, for nodes that need long runs of free space.
     pub(crate) fn has_space_to_flush(&self) -> bool {
         self.allocator.counters().usable > self.cache.dirty_bytes() + self.space_reserve() / 2
     }
 
-    /// Flushes until the messages that wait in a node are within their budget.
+    /// Flushes until the messages that wait in a node are within their budget, or a clone waits for the token.
     fn relieve(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
-        self.relieve_to(node, own, self.shape.node_bytes)
-    }
-
-    fn relieve_to(&self, node: &NodeRef, own: &KeyRange, budget: usize) -> Result<()> {
+        let root = self.root(node.tree);
         loop {
             let heaviest = {
                 let state = node.state.read();
                 let interior = state.interior();
-                if interior.buffer_bytes() <= budget || !self.has_space_to_flush() {
+                if interior.buffer_bytes() <= self.shape.node_bytes || !self.has_space_to_flush() {
                     return Ok(());
                 }
                 let damaged = self.damaged.lock();
@@ -186,12 +90,62 @@ impl Volume {
                 (index, child.id)
             };
             self.flush_around_damage(node, own, heaviest)?;
+            // Behind a flush, so that clones one after the other do not keep every flush back.
+            if root.maintenance.is_wanted() {
+                root.unrelieved.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
         }
+    }
+
+    /// Goes on where a clone came before a flush: with the first node in memory in which more messages wait than should. False if
+    /// there is none.
+    fn relieve_again(&self, tree: Tree) -> Result<bool> {
+        let root = self.root(tree).read().clone();
+        let found = root.state.read().height > 1 && self.relieve_below(&root, &KeyRange::all())?;
+        if found {
+            // There may be others.
+            self.root(tree).unrelieved.store(true, Ordering::Relaxed);
+            self.fit_root(tree)?;
+        }
+        Ok(found)
+    }
+
+    fn relieve_below(&self, node: &NodeRef, own: &KeyRange) -> Result<bool> {
+        self.load_all(node)?;
+        let edges = node.state.read().interior().children.len();
+        for index in 0..edges {
+            let (child, bounds) = {
+                let state = node.state.read();
+                let edge = &state.interior().children[index];
+                // What has been cloned since is relieved when it is copied, and what is not in memory when it is flushed into.
+                if edge.id.is_empty() || edge.xf.is_some() || self.is_shared(edge.id) {
+                    continue;
+                }
+                let Some(child) = self.cache.peek(edge.id) else { continue };
+                (child, state.interior().bounds_below(index, own)?.0)
+            };
+            let is_full = || child.state.read().interior().buffer_bytes() > self.shape.node_bytes;
+            let found = if is_full() {
+                self.bring_in_shape(node, own, index, &child)?;
+                // Damage may keep its messages where they are.
+                !is_full() || self.root(node.tree).maintenance.is_wanted()
+            } else if child.state.read().height > 1 && self.relieve_below(&child, &bounds)? {
+                self.bring_in_shape(node, own, index, &child)?;
+                true
+            } else {
+                false
+            };
+            if found {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Flushes an edge. If damage behind it is in the way, its messages stay where they are, and queries find them there;
     /// the node is not tried again before the volume is opened anew.
-    fn flush_around_damage(
+    pub(super) fn flush_around_damage(
         &self,
         node: &NodeRef,
         own: &KeyRange,
@@ -280,7 +234,7 @@ impl Volume {
     }
 
     /// Cuts off what waiting range deletes cover whole.
-    fn prune(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
+    pub(super) fn prune(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
         loop {
             let gate = self.gate.read_recursive();
             let mut state = node.state.write();
@@ -308,7 +262,13 @@ impl Volume {
     }
 
     /// After a flush: empties the child further, splits it or merges it.
-    fn bring_in_shape(&self, parent: &NodeRef, own: &KeyRange, index: usize, child: &NodeRef) -> Result<()> {
+    pub(super) fn bring_in_shape(
+        &self,
+        parent: &NodeRef,
+        own: &KeyRange,
+        index: usize,
+        child: &NodeRef,
+    ) -> Result<()> {
         let is_leaf = child.state.read().height == 0;
         if !is_leaf {
             let bounds = parent.state.read().interior().bounds_below(index, own)?.0;
@@ -420,7 +380,7 @@ impl Volume {
     }
 
     /// Gives a tree a higher root when the old one is too large, a lower one when the old one has a single edge.
-    fn fit_root(&self, tree: Tree) -> Result<bool> {
+    pub(super) fn fit_root(&self, tree: Tree) -> Result<bool> {
         let node = self.root(tree).read().clone();
         let (too_large, single) = {
             let state = node.state.read();

@@ -17,6 +17,9 @@ use crate::{Error, Result};
 /// Flushes through one edge for one way down: range deletes may come to a root as fast as they go.
 const FLUSHES_MAX: usize = 2;
 
+/// How often a range is healed for a checkpoint, on the average, until nothing more is joined at its ends.
+const HEALINGS_MAX: usize = 8;
+
 impl Volume {
     /// Heals one range if there has been enough surgery; false if there is nothing to do. Only for the holder of the maintenance token.
     pub(crate) fn heal_if_due(&self, tree: Tree) -> Result<bool> {
@@ -37,9 +40,18 @@ impl Volume {
             if !must {
                 continue;
             }
-            let _token = self.root(tree).maintenance.lock();
-            while self.has_space_to_flush() && self.heal_next(tree)? {}
+            // A clone may come between two steps, and leave more to be healed: one that follows the other must not keep a
+            // checkpoint for ever.
+            let wounds = self.root(tree).wounds.lock().ranges.len();
+            let steps = if is_last { usize::MAX } else { wounds * HEALINGS_MAX + 1 };
+            for _ in 0..steps {
+                let _token = self.root(tree).maintenance.wait();
+                if !self.has_space_to_flush() || !self.heal_next(tree)? {
+                    break;
+                }
+            }
         }
+        self.wake_turned_away();
         Ok(())
     }
 

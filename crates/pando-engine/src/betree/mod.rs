@@ -19,5 +19,9 @@ pub(crate) mod range_clone;
 mod range_clone_tests;
 pub(crate) mod scan;
 pub(crate) mod sharing;
+pub(crate) mod sink;
 pub(crate) mod split;
+pub(crate) mod token;
+#[cfg(test)]
+mod token_tests;
 pub(crate) mod tree;

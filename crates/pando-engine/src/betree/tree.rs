@@ -2,7 +2,7 @@
 //!
 //! * TREE-1 the root node is always in memory with all its parts, so a message never waits for the device.
 //! * TREE-2 only the holder of `maintenance` changes which nodes there are (flush, split, merge, growth). Everybody else
-//!   changes messages and values only. It is a token, taken if free; only a checkpoint waits for it.
+//!   changes messages and values only. It is a token, taken if free; only checkpoints and clones wait for it ([`super::token`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,15 +13,18 @@ use parking_lot::{Mutex, RwLock};
 
 use super::interior::{Child, Interior};
 use super::node::{Body, Node, NodeRef};
+use super::token::Maintenance;
 use crate::volume::Volume;
 
 /// One of the two indexes of a volume.
 pub(crate) struct TreeRoot {
     root: RwLock<NodeRef>,
     /// See TREE-2.
-    pub(crate) maintenance: Mutex<()>,
+    pub(crate) maintenance: Maintenance,
     /// Leaves that have grown too large on the straight path and wait to be split, and a key of each.
     pub(crate) overgrown: Mutex<Vec<(NodeId, Bytes)>>,
+    /// Set when more messages than should have stayed in a node below the root, because a clone came before their flush.
+    pub(crate) unrelieved: AtomicBool,
     /// What is to be healed.
     pub(crate) wounds: Mutex<Wounds>,
     /// Set when a range delete in the root covers a whole subtree, which maintenance then cuts off.
@@ -83,8 +86,9 @@ impl TreeRoot {
     pub(crate) fn new(root: NodeRef) -> Self {
         Self {
             root: RwLock::new(root),
-            maintenance: Mutex::new(()),
+            maintenance: Maintenance::default(),
             overgrown: Mutex::default(),
+            unrelieved: AtomicBool::new(false),
             wounds: Mutex::default(),
             covered: AtomicBool::new(false),
         }

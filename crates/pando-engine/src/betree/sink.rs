@@ -1,0 +1,134 @@
+//! Bringing deletes down: what they free is free only when they have come to the leaves, or to the edge of a whole subtree.
+
+use std::sync::atomic::Ordering;
+
+use pando_format::{KeyRange, Tree};
+
+use super::node::NodeRef;
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// How often the deletes of a tree are begun anew because a clone came in between.
+const SINK_PAUSES_MAX: usize = 64;
+
+impl Volume {
+    /// SP-1: once a volume has become nearly full, or a sixteenth of it is dead, each checkpoint first brings waiting deletes
+    /// down to where they free space, until none waits any more. So what was deleted is free after the next checkpoint, the
+    /// free space that is told is off by a sixteenth at most, and on a volume with room no leaf is rewritten for the sake
+    /// of a few deletes.
+    pub(crate) fn sink_deletes(&self) -> Result<()> {
+        let dead = self.dead_bytes.load(Ordering::Relaxed);
+        if !self.wants_deletes_down() {
+            return Ok(());
+        }
+        self.reclaiming.store(true, Ordering::Relaxed);
+        let mut all_down = true;
+        let before =
+            self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed);
+        for tree in Tree::ALL {
+            all_down &= self.sink_tree(tree)?;
+        }
+        self.wake_turned_away();
+        while self.reclaim_doomed()? {}
+        // Deletes may still be coming: it is over when a checkpoint finds none.
+        let after =
+            self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed);
+        let counters = self.allocator.counters();
+        if all_down && before == after && counters.free + counters.deferred > counters.capacity / 16 * 5 {
+            self.reclaiming.store(false, Ordering::Relaxed);
+        }
+        // Where nothing moved although something waits, trying again does not help either.
+        if all_down || before == after {
+            self.dead_bytes.fetch_sub(dead, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Brings the deletes of a tree down; false if some stay where they are. A clone may come in between, and it goes on from the root
+    /// then; but not for ever, where one follows the other.
+    fn sink_tree(&self, tree: Tree) -> Result<bool> {
+        let mut pauses_left = SINK_PAUSES_MAX;
+        loop {
+            let _token = self.root(tree).maintenance.wait();
+            let root = self.root(tree).read().clone();
+            let all_down = match self.sink_below(&root, &KeyRange::all(), pauses_left > 0) {
+                // What lies behind damage stays where it is.
+                Err(Error::Damaged { .. }) => false,
+                done => done?,
+            };
+            self.fit_root(tree)?;
+            if all_down || pauses_left == 0 || !self.root(tree).maintenance.is_wanted() {
+                return Ok(all_down);
+            }
+            pauses_left -= 1;
+        }
+    }
+
+    /// True if a checkpoint is to bring deletes down.
+    pub(crate) fn wants_deletes_down(&self) -> bool {
+        let counters = self.allocator.counters();
+        counters.free < counters.capacity / 4
+            || self.much_is_dead()
+            || self.reclaiming.load(Ordering::Relaxed)
+    }
+
+    /// True if waiting deletes hold a sixteenth of the volume.
+    pub(crate) fn much_is_dead(&self) -> bool {
+        self.dead_bytes.load(Ordering::Relaxed) > self.allocator.counters().capacity / 16
+    }
+
+    /// Brings deletes from a node and from below it down; false if there was no room for all of them, or, where it may pause, if
+    /// a clone waits for the token.
+    pub(super) fn sink_below(&self, node: &NodeRef, own: &KeyRange, may_pause: bool) -> Result<bool> {
+        let pauses = || may_pause && self.root(node.tree).maintenance.is_wanted();
+        if node.state.read().height == 0 {
+            return Ok(true);
+        }
+        self.load_all(node)?;
+        self.prune(node, own)?;
+        loop {
+            let waiting = node.state.read().interior().children.iter().position(|child| {
+                !child.id.is_empty()
+                    && !self.damaged.lock().contains(&child.id)
+                    && child.buffer.get().is_some_and(|buffer| buffer.holds_deletes())
+            });
+            let Some(index) = waiting else { break };
+            if !self.has_space_to_flush() || pauses() {
+                return Ok(false);
+            }
+            let id = node.state.read().interior().children[index].id;
+            self.flush_around_damage(node, own, (index, id))?;
+            self.load_all(node)?;
+        }
+        let mut all_down = true;
+        let mut index = 0;
+        while node.state.read().height > 1 && index < node.state.read().interior().children.len() {
+            let (id, bounds) = {
+                let state = node.state.read();
+                (state.interior().children[index].id, state.interior().bounds_below(index, own)?.0)
+            };
+            // What is shared does not become free, and would have to be copied for the sake of a few deletes.
+            let foreign = id.is_empty()
+                || node.state.read().interior().children[index].xf.is_some()
+                || self.is_shared(id);
+            if foreign {
+                index += 1;
+                continue;
+            }
+            let edges = node.state.read().interior().children.len();
+            let child = self.node(id)?;
+            all_down &= self.sink_below(&child, &bounds, may_pause)?;
+            self.bring_in_shape(node, own, index, &child)?;
+            if pauses() {
+                return Ok(false);
+            }
+            // A merge has brought a neighbour that has not been looked at to this place.
+            let state = node.state.read();
+            let children = &state.interior().children;
+            if children.len() >= edges && children.get(index).is_some_and(|child| child.id == id) {
+                index += 1;
+            }
+        }
+        Ok(all_down)
+    }
+}

@@ -1,0 +1,161 @@
+//! What background work does when a clone waits for the token: little, and the rest later.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pando_device::MemoryDevice;
+use pando_format::{Bound, KeyRange, Tree};
+
+use super::node::NodeRef;
+use super::token::Maintenance;
+use crate::{Background, Batch, Direction, Engine, FormatOptions, Options, ScanLimit};
+
+const TREE: Tree = Tree::Data;
+
+type Keys = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn put(engine: &Engine, keys: &mut Keys, number: u32, round: u8) {
+    let key = (number.wrapping_mul(2_654_435_761)).to_be_bytes().to_vec();
+    let mut batch = Batch::new();
+    batch.put(TREE, key.clone(), vec![round; 200]);
+    engine.apply(batch).unwrap();
+    keys.insert(key, vec![round; 200]);
+}
+
+/// A tree of at least three levels above its leaves, all of it on the device, in whose root wait many nodes' worth of messages.
+fn overfull() -> (Engine, Keys) {
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    let format = FormatOptions {
+        node_bytes: Some(16 << 10),
+        basement_bytes: Some(2 << 10),
+        fanout: Some(4),
+        ..FormatOptions::default()
+    };
+    Engine::format(device.clone(), &format).unwrap();
+    let options = Options { background: Background::Manual, ..Options::default() };
+    let engine = Engine::open(device, options).unwrap();
+    let mut keys = Keys::new();
+    for number in 0..10_000 {
+        put(&engine, &mut keys, number, 1);
+        engine.make_room(0).unwrap();
+    }
+    while engine.background_step().unwrap() {}
+    engine.checkpoint().unwrap();
+    for number in 0..2000 {
+        put(&engine, &mut keys, number * 5, 2);
+    }
+    assert!(height(&engine) >= 3, "the tree is {} high", height(&engine));
+    (engine, keys)
+}
+
+fn root(engine: &Engine) -> NodeRef {
+    engine.volume().root(TREE).read().clone()
+}
+
+fn height(engine: &Engine) -> u64 {
+    root(engine).state.read().height.into()
+}
+
+fn maintenance(engine: &Engine) -> &Maintenance {
+    &engine.volume().root(TREE).maintenance
+}
+
+/// Nodes, not shared, in which more messages wait than should.
+fn overfull_below(engine: &Engine, node: &NodeRef) -> usize {
+    let state = node.state.read();
+    if state.height == 0 {
+        return 0;
+    }
+    let interior = state.interior();
+    let below = interior.children.iter().filter(|child| !child.id.is_empty());
+    let below = below.filter_map(|child| engine.volume().cache.peek(child.id));
+    usize::from(interior.buffer_bytes() > engine.volume().shape.node_bytes)
+        + below.map(|child| overfull_below(engine, &child)).sum::<usize>()
+}
+
+fn assert_holds(engine: &Engine, keys: &Keys) {
+    let mut rest = Some(KeyRange::all());
+    let mut found = Keys::new();
+    while let Some(range) = rest {
+        let limit = ScanLimit { entries: 1000, bytes: 1 << 20 };
+        let scan = engine.waiting(|| engine.scan(TREE, &range, Direction::Forward, limit)).unwrap();
+        found.extend(scan.entries.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
+        rest = scan.rest;
+    }
+    assert!(found == *keys, "{} keys are not the {} that were written", found.len(), keys.len());
+    assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
+fn a_clone_waits_for_one_flush_of_each_level_at_most() {
+    let (engine, keys) = overfull();
+    let flushes = || engine.stats().flushes;
+    let mut steps = 0;
+    let mut left_full = 0;
+    // As if a clone came at each step.
+    while overfull_below(&engine, &root(&engine)) > 0 {
+        let before = flushes();
+        let token = maintenance(&engine).wait();
+        let waiting = maintenance(&engine).announce_clone();
+        engine.volume().maintain_with_token(TREE).unwrap();
+        let done = flushes() - before;
+        assert!(
+            done <= height(&engine),
+            "a clone waited for {done} flushes, in a tree {} high",
+            height(&engine)
+        );
+        drop((token, waiting));
+        let full = overfull_below(&engine, &root(&engine));
+        left_full += usize::from(full > 1 || engine.volume().root(TREE).unrelieved.load(Ordering::Relaxed));
+        steps += 1;
+        assert!(steps < 10_000, "{full} nodes stay too full");
+    }
+    assert!(left_full > 0, "no clone came before a flush below the root: this proves nothing");
+    assert_holds(&engine, &keys);
+}
+
+#[test]
+fn background_work_lets_a_waiting_clone_go_first() {
+    let (engine, keys) = overfull();
+    let before = engine.stats().flushes;
+    let waiting = maintenance(&engine).announce_clone();
+    assert!(!engine.volume().maintain(TREE).unwrap() && engine.stats().flushes == before);
+    drop(waiting);
+    assert!(maintenance(&engine).has_turned_away(), "nobody would wake it when the clone is done");
+    assert!(engine.volume().maintain(TREE).unwrap() && engine.stats().flushes > before);
+    assert!(!maintenance(&engine).has_turned_away());
+    assert_holds(&engine, &keys);
+}
+
+#[test]
+fn bringing_deletes_down_pauses_for_a_clone() {
+    let (engine, mut keys) = overfull();
+    while engine.background_step().unwrap() {}
+    // Many ranges, none of them a whole leaf.
+    let all: Vec<_> = keys.keys().cloned().collect();
+    for piece in all.chunks(20) {
+        let mut batch = Batch::new();
+        batch.delete_range(
+            TREE,
+            KeyRange::new(Bound::before(piece[0].clone()), Bound::before(piece[1].clone())),
+        );
+        engine.apply(batch).unwrap();
+        keys.remove(&piece[0]);
+    }
+    let volume = engine.volume();
+    let sink = |may_pause| {
+        let before = engine.stats().flushes;
+        let down = volume.sink_below(&root(&engine), &KeyRange::all(), may_pause).unwrap();
+        (down, engine.stats().flushes - before)
+    };
+    let token = maintenance(&engine).wait();
+    let waiting = maintenance(&engine).announce_clone();
+    let (down, _) = sink(true);
+    assert!(!down, "the deletes came down although a clone waits");
+    assert_eq!(sink(true), (false, 0), "a clone would wait for more");
+    let (down, flushes) = sink(false);
+    assert!(down && flushes > 10, "{flushes} flushes, all down: {down}");
+    drop((token, waiting));
+    assert_holds(&engine, &keys);
+}
