@@ -21,6 +21,9 @@ use crate::space::block_table::Version;
 use crate::space::free_map::Run;
 use crate::volume::Volume;
 
+/// Runs of free space are discarded from this part of a node on.
+const DISCARDED_PART: usize = 64;
+
 /// What a cut fixes.
 struct Cut {
     dirty: Vec<NodeRef>,
@@ -76,9 +79,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Tells the device that nothing needs these bytes.
+    /// Tells the device that nothing needs these bytes, if they are worth it: the small runs that a small checkpoint frees are
+    /// soon written again, each discard costs as much as a write, and on a file it makes the next flush commit a journal.
     pub(crate) fn discard(&self, run: Run) {
-        if self.options.discard && self.device.discard(run.offset, run.length).is_ok() {
+        let is_worth_it = run.length >= (self.shape.node_bytes / DISCARDED_PART) as u64;
+        if self.options.discard && is_worth_it && self.device.discard(run.offset, run.length).is_ok() {
             self.stats.discarded_bytes.fetch_add(run.length, Ordering::Relaxed);
         }
     }
