@@ -1,6 +1,6 @@
 //! The stream in which a snapshot goes to another volume.
 //!
-//! A preamble says what it is and of which version. Frames follow: one that begins, any number with changes of keys, one that ends. Each has a
+//! A preamble says what it is and of which version. Frames follow: one that begins, any number with moves, any number with changes of keys, one that ends. Each has a
 //! header, whose checksum covers its payload and the checksum of the frame before it:
 //!
 //! * FMT-18 a stream is whole only if every frame has the next sequence and goes on from the checksum of the one before it, and the
@@ -17,8 +17,10 @@ use crate::{Tree, VolumeId};
 
 const STREAM: Structure = Structure::SendStream;
 
-/// The version that is written, and the newest that is understood.
-pub const VERSION: u16 = 1;
+/// The version that is written, and the newest that is understood. Version 1, without moves, is understood as well.
+pub const VERSION: u16 = 2;
+/// The oldest version that is understood.
+pub const OLDEST_VERSION: u16 = 1;
 /// First bytes of every stream of every version.
 pub const MAGIC: [u8; 8] = *b"PANDSEND";
 /// Bytes of the preamble: the magic, the version and zeros.
@@ -31,6 +33,9 @@ pub const DECODED_BYTES_MAX: usize = 4 << 20;
 pub const PAYLOAD_LENGTH_MAX: usize = 8 << 20;
 /// Bytes of a change beside key and value.
 pub const CHANGE_LENGTH_MIN: usize = 10;
+
+/// Bytes of a move beside its places, but for the length of that in the base.
+pub const MOVE_LENGTH_MIN: usize = 6;
 
 /// Names one snapshot among those of all volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -71,11 +76,33 @@ pub struct KeyChange {
     pub value: Option<Bytes>,
 }
 
+/// What a move is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// All keys of both indexes below a directory, given by its path.
+    Directory,
+    /// The data of a file with one name, given by its metadata key.
+    File,
+}
+
+/// A place in the snapshot whose keys are at first those of a place in the base, or none. Where one lies in another, the inner one holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    /// What is meant by the places.
+    pub what: Moved,
+    /// The place in the base; `None`: there is nothing.
+    pub from: Option<Bytes>,
+    /// The place in the snapshot.
+    pub to: Bytes,
+}
+
 /// A piece of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
     /// The first one.
     Begin(Begin),
+    /// Moves, in front of all changes; what lies in another place comes behind that.
+    Moves(Vec<Move>),
     /// Changes, not of the same keys.
     Changes(Vec<KeyChange>),
     /// The last one: how many changes there were.
@@ -117,7 +144,7 @@ pub fn decode_preamble(bytes: &Bytes) -> Result<(), FormatError> {
         return Err(FormatError::Magic { structure: STREAM, found, expected });
     }
     let version = reader.u16()?;
-    if version != VERSION {
+    if !(OLDEST_VERSION..=VERSION).contains(&version) {
         return Err(FormatError::Version { structure: STREAM, found: version, supported: VERSION });
     }
     let zeros: [u8; PREAMBLE_LENGTH - 10] = reader.array()?;
@@ -143,6 +170,10 @@ impl Frame {
             Self::End(changes) => {
                 writer.u64(*changes);
                 3
+            }
+            Self::Moves(moves) => {
+                encode_moves(moves, &mut writer);
+                4
             }
         };
         let payload = writer.into_vec();
@@ -184,7 +215,8 @@ impl Frame {
             1 => Self::Begin(Begin::decode(&mut reader)?),
             2 => Self::Changes(decode_changes(&mut reader)?),
             3 => Self::End(reader.u64()?),
-            kind => return Err(reader.wrong("the kind of a frame", kind.into(), "1 to 3")),
+            4 => Self::Moves(decode_moves(&mut reader)?),
+            kind => return Err(reader.wrong("the kind of a frame", kind.into(), "1 to 4")),
         };
         reader.finish()?;
         Ok(frame)
@@ -265,6 +297,59 @@ impl KeyChange {
     }
 }
 
+impl Move {
+    /// Bytes that it takes in a frame.
+    pub fn length(&self) -> usize {
+        MOVE_LENGTH_MIN + self.to.len() + self.from.as_ref().map_or(0, |from| 4 + from.len())
+    }
+}
+
+fn encode_moves(moves: &[Move], writer: &mut Writer) {
+    writer.u32(moves.len() as u32);
+    for Move { what, from, to } in moves {
+        writer.u8(match what {
+            Moved::Directory => 0,
+            Moved::File => 1,
+        });
+        writer.u8(from.is_some().into());
+        writer.sized_bytes(to);
+        if let Some(from) = from {
+            writer.sized_bytes(from);
+        }
+    }
+}
+
+fn decode_moves(reader: &mut Reader<'_>) -> Result<Vec<Move>, FormatError> {
+    let count = reader.count(MOVE_LENGTH_MIN)?;
+    let mut moves = Vec::new();
+    for _ in 0..count {
+        let what = match reader.u8()? {
+            0 => Moved::Directory,
+            1 => Moved::File,
+            other => return Err(reader.wrong("what is moved", other.into(), "0 or 1")),
+        };
+        let has_from = reader.u8()?;
+        let to = place(reader)?;
+        let from = match has_from {
+            0 => None,
+            1 => Some(place(reader)?),
+            other => {
+                return Err(reader.wrong("whether there is a place in the base", other.into(), "0 or 1"));
+            }
+        };
+        moves.push(Move { what, from, to });
+    }
+    Ok(moves)
+}
+
+fn place(reader: &mut Reader<'_>) -> Result<Bytes, FormatError> {
+    let place = reader.sized_bytes()?;
+    if place.len() > KEY_LENGTH_MAX {
+        return Err(reader.wrong("the length of a place", place.len() as u64, "256 KiB"));
+    }
+    Ok(place)
+}
+
 fn encode_changes(changes: &[KeyChange], writer: &mut Writer) {
     writer.u32(changes.len() as u32);
     let mut previous: &[u8] = &[];
@@ -329,6 +414,10 @@ mod tests {
         };
         vec![
             Frame::Begin(Begin { snapshot, base, counter: 70_000, name, root }),
+            Frame::Moves(vec![
+                Move { what: Moved::Directory, from: Some("\0a\0b".into()), to: "\0c".into() },
+                Move { what: Moved::File, from: None, to: "\0\0file".into() },
+            ]),
             Frame::Changes(vec![
                 change(Tree::Metadata, b"\0\0a", Some(b"record")),
                 change(Tree::Metadata, b"\0\0ab", None),

@@ -121,18 +121,34 @@ fn stream_of_a_snapshot() {
         change(Tree::Metadata, b"\0\0file too", None),
         change(Tree::Data, b"\0\0file\0\0\0\0\0\0\0\0\0", Some(b"a block")),
     ];
-    let frames = [Frame::Begin(begin), Frame::Changes(changes), Frame::End(3)];
+    let moves = vec![
+        Move { what: Moved::Directory, from: Some("\0old".into()), to: "\0new\0place".into() },
+        Move { what: Moved::Directory, from: None, to: "\0old".into() },
+        Move { what: Moved::File, from: Some("\0\0large".into()), to: "\0new\0\0large".into() },
+    ];
+    let frames = [Frame::Begin(begin), Frame::Moves(moves), Frame::Changes(changes), Frame::End(3)];
     for frame in &frames {
         stream.extend(frame.encode(&mut chain));
     }
-    let bytes = exact("send_stream/incremental.bin", &stream);
-    decode_preamble(&bytes.slice(..PREAMBLE_LENGTH)).unwrap();
-    let mut rest = bytes.slice(PREAMBLE_LENGTH..);
+    let read = |bytes: Bytes, frames: &[&Frame]| {
+        decode_preamble(&bytes.slice(..PREAMBLE_LENGTH)).unwrap();
+        let mut rest = bytes.slice(PREAMBLE_LENGTH..);
+        let mut chain = Chain::default();
+        for frame in frames {
+            let header = FrameHeader::decode(&rest.split_to(FRAME_HEADER_LENGTH)).unwrap();
+            let payload = rest.split_to(header.payload_length as usize);
+            assert_eq!(Frame::decode(&header, &payload, &mut chain).as_ref(), Ok(*frame));
+        }
+        assert!(rest.is_empty());
+    };
+    let [begin, moves, changes, end] = &frames;
+    read(exact("send_stream/incremental.bin", &stream), &[begin, moves, changes, end]);
+    // Of before there were moves.
+    let mut version_1 = encode_preamble();
+    version_1[MAGIC.len()] = 1;
     let mut chain = Chain::default();
-    for frame in frames {
-        let header = FrameHeader::decode(&rest.split_to(FRAME_HEADER_LENGTH)).unwrap();
-        let payload = rest.split_to(header.payload_length as usize);
-        assert_eq!(Frame::decode(&header, &payload, &mut chain), Ok(frame));
+    for frame in [begin, changes, end] {
+        version_1.extend(frame.encode(&mut chain));
     }
-    assert!(rest.is_empty());
+    read(exact("send_stream/version-1.bin", &version_1), &[begin, changes, end]);
 }

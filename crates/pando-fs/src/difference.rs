@@ -15,7 +15,7 @@ use bytes::Bytes;
 use pando_engine::{Bound, KeyRange, ScanLimit, Tree};
 
 use crate::operations::{FileType, ROOT, waiting};
-use crate::renames::{Gone, Pairs};
+use crate::renames::{FoundMoves, Gone, Pairs};
 use crate::schema::{NameRecord, Record, Timestamp, key};
 use crate::snapshot::Snapshot;
 use crate::store;
@@ -206,6 +206,15 @@ pub(crate) struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// Finds what has become of directories and large files.
+    pub(crate) fn moves(fs: &FileSystem, sides: [TreeSide; 2]) -> Result<FoundMoves> {
+        let taken = sides[0].snapshot.as_ref().map(|snapshot| Timestamp::from(snapshot.taken));
+        let mut walk = Walk { fs, sides, emit: &mut |_| Ok(()), pairs: Some(Pairs::of_moves(taken)) };
+        walk.below([Bytes::new(), Bytes::new()])?;
+        walk.pair()?;
+        Ok(walk.pairs.map(Pairs::into_moves).unwrap_or_default())
+    }
+
     fn run(&mut self) -> Result<()> {
         let fs = self.fs;
         let [old, new] = self.both(|_, side| side.root(fs))?;

@@ -20,6 +20,7 @@ mod frozen;
 mod inode;
 mod link;
 mod locks;
+mod moves;
 mod namei;
 mod names;
 mod numbers;

@@ -9,9 +9,11 @@ use std::io::{self, Read};
 use bytes::Bytes;
 use pando_engine::{Batch, KeyRange, Tree, copy_for_device, join};
 use pando_format::send_stream::{
-    Begin, Chain, FRAME_HEADER_LENGTH, Frame, FrameHeader, KeyChange, PREAMBLE_LENGTH, decode_preamble,
+    Begin, Chain, FRAME_HEADER_LENGTH, Frame, FrameHeader, KeyChange, Move, PREAMBLE_LENGTH, SnapshotId,
+    decode_preamble,
 };
 
+use crate::moves;
 use crate::namei::check_name;
 use crate::operations::{FileType, InodeNumber, Operations, changing, changing_bytes, waiting};
 use crate::schema::{NameRecord, Record, Timestamp, key, number};
@@ -48,7 +50,7 @@ impl FileSystem {
             return Err(Error::Exists.into());
         }
         let number = self.begin_receiving(&begin)?;
-        let received = self.receive_changes(&mut stream, number).and_then(|()| {
+        let received = self.receive_changes(&mut stream, &begin, number).and_then(|()| {
             let snapshot = Snapshot {
                 name,
                 number: InodeNumber(number),
@@ -80,7 +82,6 @@ impl FileSystem {
         // Going back to it makes its numbers those of this volume.
         changing(self, |fs| fs.numbers.raise(&fs.store, begin.counter))?;
         let number = changing(self, |fs| fs.numbers.allocate(&fs.store))?;
-        let volume = self.store.engine().superblock().volume;
         let root = Record { number, delta: self.fresh_deltas(number), parked: Bytes::new(), ..root };
         let begun = changing(self, |fs| {
             let _epoch = fs.namespace.read();
@@ -88,11 +89,7 @@ impl FileSystem {
             let mut batch = Batch::new();
             batch.put(Tree::Metadata, key::receiving_key(number), vec![1]);
             if let Some(base) = &begin.base {
-                let mut all = fs.snapshots()?.into_iter();
-                let base = all
-                    .find(|snapshot| !snapshot.writable && snapshot.id(volume) == *base)
-                    .ok_or(Error::Stale)?;
-                let from = key::snapshot_prefix(base.number.0);
+                let from = fs.base_prefix(base)?;
                 for (tree, range) in RANGES {
                     let ranges = [&from, &prefix].map(|prefix| key::in_snapshot(prefix, range));
                     let [from, to] = ranges;
@@ -109,7 +106,12 @@ impl FileSystem {
         }
     }
 
-    fn receive_changes(&self, stream: &mut Stream<'_>, number: u64) -> Result<(), TransferError> {
+    fn receive_changes(
+        &self,
+        stream: &mut Stream<'_>,
+        begin: &Begin,
+        number: u64,
+    ) -> Result<(), TransferError> {
         let prefix = key::snapshot_prefix(number);
         loop {
             match stream.frame()? {
@@ -118,6 +120,10 @@ impl FileSystem {
                     return Err(TransferError::Refused("fewer changes than it says"));
                 }
                 Frame::End(_) => return stream.end(),
+                Frame::Moves(_) if stream.read.changes > 0 => {
+                    return Err(TransferError::Refused("a move behind changes"));
+                }
+                Frame::Moves(moves) => self.receive_moves(begin, &prefix, &moves)?,
                 Frame::Changes(changes) => {
                     stream.read.changes += changes.len() as u64;
                     let mut batches = Batches { fs: self, batch: Batch::new(), bytes: 0, run: None };
@@ -129,6 +135,48 @@ impl FileSystem {
                 }
             }
         }
+    }
+
+    /// Brings what has moved from where it is in the base, which is to be there still.
+    fn receive_moves(&self, begin: &Begin, prefix: &Bytes, moves: &[Move]) -> Result<(), TransferError> {
+        let base = begin.base.as_ref().ok_or(TransferError::Refused("a move without a base"))?;
+        let is_sound = |moved: &Move| {
+            let places = [Some(&moved.to), moved.from.as_ref()];
+            places.into_iter().flatten().all(|place| moves::is_place(moved.what, place))
+        };
+        if !moves.iter().all(is_sound) {
+            return Err(TransferError::Refused("a move that makes no sense"));
+        }
+        for moves in in_batches(moves) {
+            changing(self, |fs| {
+                let _epoch = fs.namespace.read();
+                let base = fs.base_prefix(base)?;
+                let mut batch = Batch::new();
+                for Move { what, from, to } in moves {
+                    let from = from.as_ref().map(|from| moves::ranges(*what, from));
+                    for (index, (tree, to)) in moves::ranges(*what, to).into_iter().enumerate() {
+                        let to = key::in_snapshot(prefix, &to);
+                        match &from {
+                            // What is there goes.
+                            Some(from) => {
+                                batch.clone_range(tree, key::in_snapshot(&base, &from[index].1), to);
+                            }
+                            None => batch.delete_range(tree, KeyRange::prefix(to)),
+                        }
+                    }
+                }
+                fs.store.apply(batch)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What the keys of a base begin with here. `Stale` if it is not there. The name space lock is held.
+    fn base_prefix(&self, base: &SnapshotId) -> Result<Bytes> {
+        let volume = self.store.engine().superblock().volume;
+        let mut all = self.snapshots()?.into_iter();
+        let found = all.find(|snapshot| !snapshot.writable && snapshot.id(volume) == *base);
+        Ok(key::snapshot_prefix(found.ok_or(Error::Stale)?.number.0))
     }
 
     /// Gives a snapshot that has been received its name.
@@ -171,6 +219,22 @@ impl FileSystem {
         batch.note_freed(self.freed_by_a_tree());
         batch
     }
+}
+
+/// Moves in pieces that a record holds.
+fn in_batches(mut moves: &[Move]) -> impl Iterator<Item = &[Move]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |moved: &&Move| {
+            // A directory is three ranges, each with its places and what they lie in.
+            bytes += 3 * (moved.length() + 64);
+            bytes <= BATCH_BYTES
+        };
+        let count = moves.iter().take_while(fits).count().max(1).min(moves.len());
+        let (now, later) = moves.split_at(count);
+        moves = later;
+        (!now.is_empty()).then_some(now)
+    })
 }
 
 /// Refuses what is no key of a snapshot, and values that cannot be read.

@@ -14,11 +14,34 @@ use crate::difference::{Entry, Found, Identity, Walk, What, path_of, shown_path,
 use crate::operations::FileType;
 use crate::schema::{Timestamp, key};
 
+/// A file that has moved is sent as that if it is so large; smaller ones need not be remembered.
+const MOVED_FILE_BYTES: u64 = 64 << 10;
+
 /// A name that is there on one side only.
 #[derive(Debug, Clone)]
 pub(crate) struct Gone {
     pub(crate) path_key: Bytes,
     pub(crate) found: Found,
+}
+
+impl Gone {
+    fn is_worth_a_move(&self) -> bool {
+        let Found { record, linked, .. } = &self.found;
+        match record.file_type {
+            FileType::Directory => true,
+            FileType::Regular => !linked && record.size >= MOVED_FILE_BYTES,
+            _ => false,
+        }
+    }
+}
+
+/// What has become of directories and large files; by their path keys.
+#[derive(Debug, Default)]
+pub(crate) struct FoundMoves {
+    /// Old and new place.
+    pub(crate) moved: Vec<(FileType, [Bytes; 2])>,
+    /// On the old side only.
+    pub(crate) gone: Vec<(FileType, Bytes)>,
 }
 
 /// What is kept of it.
@@ -43,6 +66,8 @@ pub(crate) struct Pairs {
     closed_later: Vec<Identity>,
     /// New and old paths of directories that were renamed.
     renamed: Vec<(Bytes, Bytes)>,
+    /// Only directories and large files are looked at; what has become of them is kept.
+    moves: Option<FoundMoves>,
     /// Path keys, on either side, that are one half of a rename: they are met again where the directory above is compared later.
     told: [HashSet<Bytes>; 2],
 }
@@ -52,8 +77,17 @@ impl Pairs {
         Self { taken, ..Self::default() }
     }
 
+    /// What finds nothing but the moves that are worth sending.
+    pub(crate) fn of_moves(taken: Option<Timestamp>) -> Self {
+        Self { taken, moves: Some(FoundMoves::default()), ..Self::default() }
+    }
+
+    pub(crate) fn into_moves(self) -> FoundMoves {
+        self.moves.unwrap_or_default()
+    }
+
     pub(crate) fn add(&mut self, side: usize, gone: Gone) {
-        if self.told[side].contains(&gone.path_key) {
+        if self.told[side].contains(&gone.path_key) || self.moves.is_some() && !gone.is_worth_a_move() {
             return;
         }
         let identity = gone.found.identity;
@@ -122,6 +156,15 @@ impl Walk<'_> {
                 break;
             }
         }
+        if self.pairs().moves.is_some() {
+            let [old, _] = std::mem::take(&mut self.pairs().names);
+            let gone = old.into_values().flatten().map(|kept| kept.gone);
+            let gone = gone.map(|gone| (gone.found.record.file_type, gone.path_key));
+            if let Some(moves) = &mut self.pairs().moves {
+                moves.gone.extend(gone);
+            }
+            return Ok(());
+        }
         let several: Vec<_> = self.pairs().names[0].keys().copied().collect();
         for identity in several {
             if let Some(pair) = self.pairs().take_pair(&identity, true) {
@@ -152,6 +195,10 @@ impl Walk<'_> {
         let [old, new] = pair.map(|kept| kept.gone);
         for (told, gone) in self.pairs().told.iter_mut().zip([&old, &new]) {
             told.insert(gone.path_key.clone());
+        }
+        if let Some(moves) = &mut self.pairs().moves {
+            let file_type = new.found.record.file_type;
+            moves.moved.push((file_type, [old.path_key.clone(), new.path_key.clone()]));
         }
         let what = What::Renamed(shown_path(&old.path_key));
         if old.path_key != new.path_key {

@@ -2,17 +2,18 @@
 //!
 //! A snapshot is keys below a prefix, so its stream is the keys that differ from those of the base, or all. Inode numbers go as they are stored:
 //! the delta on the root's record, which each volume makes for itself, keeps them apart from others. So nothing that a record
-//! says is lost.
+//! says is lost. What has only got another place is said to be moved ([`crate::moves`]).
 
 use std::io::{self, Write};
 
 use bytes::Bytes;
-use pando_engine::{KeyRange, ScanLimit, Tree};
+use pando_engine::{ScanLimit, Tree};
 use pando_format::FormatError;
-use pando_format::send_stream::{Begin, Chain, Frame, KeyChange, SnapshotId, encode_preamble};
+use pando_format::send_stream::{Begin, Chain, Frame, KeyChange, Move, SnapshotId, encode_preamble};
 
 use crate::difference::TreeSide;
 use crate::frozen::Frozen;
+use crate::moves::{self, Segment};
 use crate::operations::waiting;
 use crate::schema::{Record, Timestamp, key};
 use crate::snapshot::{RANGES, Snapshot};
@@ -164,17 +165,25 @@ impl FileSystem {
         };
         frames.raw(&encode_preamble())?;
         frames.frame(&Frame::Begin(begin))?;
+        let moves = if base.is_some() { moves::find(self, &old, &new)? } else { Vec::new() };
+        frames.moves(&moves)?;
         for (tree, prefix) in RANGES {
-            let mut range = Some(KeyRange::prefix(prefix));
-            while let Some(part) = range {
-                let engine = self.store.engine();
-                let compared = self.read_sides(&sides, |_| {
-                    Ok(engine.compare(tree, &old.prefix, &new.prefix, &part, CHUNK)?)
-                })?;
-                for difference in compared.differences {
-                    frames.change(KeyChange { tree, key: difference.key, value: difference.new })?;
+            for Segment { to, from, part } in moves::segments(tree, &Bytes::from_static(prefix), &moves) {
+                // No snapshot has this number.
+                let nothing = key::snapshot_prefix(0);
+                let from = from.map_or(nothing, |from| key::in_snapshot(&old.prefix, &from));
+                let there = key::in_snapshot(&new.prefix, &to);
+                let mut range = Some(part);
+                while let Some(part) = range {
+                    let engine = self.store.engine();
+                    let compared =
+                        self.read_sides(&sides, |_| Ok(engine.compare(tree, &from, &there, &part, CHUNK)?))?;
+                    for difference in compared.differences {
+                        let key = key::in_snapshot(&to, &difference.key);
+                        frames.change(KeyChange { tree, key, value: difference.new })?;
+                    }
+                    range = compared.rest;
                 }
-                range = compared.rest;
             }
         }
         frames.cut()?;
@@ -206,6 +215,22 @@ impl Frames<'_> {
     fn frame(&mut self, frame: &Frame) -> Result<(), TransferError> {
         let bytes = frame.encode(&mut self.chain);
         self.raw(&bytes)
+    }
+
+    fn moves(&mut self, moves: &[Move]) -> Result<(), TransferError> {
+        let mut rest = moves;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |moved: &&Move| {
+                bytes += moved.length();
+                bytes < FRAME_BYTES
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (now, later) = rest.split_at(count);
+            self.frame(&Frame::Moves(now.to_vec()))?;
+            rest = later;
+        }
+        Ok(())
     }
 
     fn change(&mut self, change: KeyChange) -> Result<(), TransferError> {

@@ -122,7 +122,7 @@ const SUBSETS: usize = 3;
 const STEPS: usize = 60;
 
 /// States of a run that are looked at, at most and about.
-const STATES: usize = 350;
+const STATES: usize = 200;
 
 /// Of so many states found, one is looked at for space that did not come back.
 const SPACE_EVERY: u64 = 10;
@@ -398,10 +398,8 @@ fn a_crash_among_snapshots_leaves_what_was_there_before_or_after() {
     }
     println!("states by what came next or was under way: {next:?}");
     if seeds.len() >= 4 {
-        for (what, least) in
-            [("a receive of changes", 40), ("a receive", 20), ("a roll back", 20), ("a deletion", 20)]
-        {
-            assert!(next.get(what).is_some_and(|count| *count >= least), "{what}: {next:?}");
+        for what in ["a receive of changes", "a receive", "a roll back", "a deletion"] {
+            assert!(next.get(what).is_some_and(|count| *count >= 10), "{what}: {next:?}");
         }
     }
 }

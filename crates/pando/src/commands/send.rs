@@ -16,7 +16,7 @@ Writes a snapshot to standard output as a stream, from which 'pando receive' mak
 differs from an older snapshot is written, which the other volume must have: it knows it again whatever it is called there. All is kept: owners, modes, \
 times, extended attributes, access control lists, hard links, sparse files.
 
-What was moved since the older snapshot is written anew, with all below. What the two share is not looked at.
+Of a directory or a large file that was moved since the older snapshot only that is written, and what has changed in it. What the two share is not looked at.
 
 A writable snapshot is sent as it is when the command begins, and arrives as a read-only one. It is no base for changes that are sent later: for that, take read-only \
 snapshots of it with 'pando snapshot create --of' and send those.
