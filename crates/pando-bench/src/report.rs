@@ -162,8 +162,13 @@ impl Results {
         })
     }
 
-    /// How a column's median stands to the best of all that are compared, itself included: at most one.
+    /// How a column's median stands to the best of all that are compared, itself included: at most one. Nothing of a column that is
+    /// only shown.
     pub fn share_of_best(&self, line: &Line, column: &str) -> Option<f64> {
+        let is_shown_only = |one: &Column| one.name == column && one.role == Role::Reference;
+        if self.columns.iter().any(is_shown_only) {
+            return None;
+        }
         let own = self.median(line.name, column)?;
         let compared = self.columns.iter().filter(|column| column.role != Role::Reference);
         let medians = compared.filter_map(|column| self.median(line.name, &column.name));

@@ -11,6 +11,7 @@ use crate::command;
 use crate::error::{Error, at};
 use crate::file_system::FileSystem;
 use crate::options::Options;
+use crate::trace::round;
 
 /// Where a load runs, and all that it may know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,7 +45,8 @@ impl Volume {
     }
 
     fn mount(&self) -> Result<(), Error> {
-        self.command(&self.file_system.mount)
+        self.command(&self.file_system.mount)?;
+        if self.options.trace { round::note(&self.root) } else { Ok(()) }
     }
 
     /// Returns when everything is on the device.

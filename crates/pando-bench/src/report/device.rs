@@ -33,7 +33,12 @@ pub fn flash(results: &Results) -> Table {
         "of requests",
     ];
     let mut lines = Vec::new();
-    each(results, |row, column, trace| lines.push(flash_line(row, column, trace)));
+    each(results, |row, column, trace| {
+        // What is only in memory has no device.
+        if trace.phases.iter().any(|phase| phase.reads + phase.writes > 0) {
+            lines.push(flash_line(row, column, trace));
+        }
+    });
     Table { head, lines }
 }
 

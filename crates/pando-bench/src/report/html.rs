@@ -17,7 +17,7 @@ body{font:15px/1.5 system-ui,sans-serif;color:#222;max-width:1320px;margin:2em a
 h1{font-size:1.6em}h2{font-size:1.2em;margin-top:2em}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.25em .7em;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}th{background:#f4f4f4}td small{color:#666;display:block;font-size:.75em}
-td.text{text-align:left;white-space:normal}.good{background:#c9ecc3}.bad{background:#f6c1bd}.none{color:#999}
+.text{text-align:left!important;white-space:normal}.good{background:#c9ecc3}.bad{background:#f6c1bd}.none{color:#999}
 .wide{overflow-x:auto}.wide table{font-size:.85em}.plots{display:flex;flex-wrap:wrap;gap:1em}figure{margin:0}figcaption{font-weight:600;margin:.5em 0}
 svg{max-width:100%;height:auto}.key span{display:inline-block;margin-right:1.2em}
 .key i{display:inline-block;width:1.6em;height:.25em;vertical-align:middle;margin-right:.4em}
@@ -164,7 +164,7 @@ fn traffic(results: &Results, page: &mut String) {
         for column in &results.columns {
             let of =
                 |entry: &&crate::journal::Entry| entry.row == row.name && entry.file_system == column.name;
-            let traffic = results.entries.iter().rev().find(of).and_then(|entry| entry.traffic);
+            let traffic = results.entries.iter().rev().filter(of).find_map(|entry| entry.traffic);
             match traffic {
                 Some(one) => {
                     let [read, written, discarded] =
@@ -201,18 +201,24 @@ fn counted(results: &Results, page: &mut String) {
             continue;
         }
         put!(page, "<h2>{title}</h2><p>{what}</p><div class=\"wide\"><table><tr>");
-        table.head.iter().for_each(|name| put!(page, "<th>{name}</th>"));
+        for name in &table.head {
+            put!(page, "<th{}>{name}</th>", text_class(name));
+        }
         put!(page, "</tr>");
         for line in &table.lines {
             put!(page, "<tr>");
             for (head, cell) in table.head.iter().zip(line) {
-                let class = if ["file system", "of which"].contains(head) { " class=\"text\"" } else { "" };
-                put!(page, "<td{class}>{}</td>", escaped(cell));
+                put!(page, "<td{}>{}</td>", text_class(head), escaped(cell));
             }
             put!(page, "</tr>");
         }
         put!(page, "</table></div>");
     }
+}
+
+/// For columns that hold words.
+fn text_class(head: &str) -> &'static str {
+    if ["file system", "of which"].contains(&head) { " class=\"text\"" } else { "" }
 }
 
 fn failures(results: &Results, page: &mut String) {

@@ -45,10 +45,12 @@ pub fn draw(series: &[(usize, Series)]) -> Result<String, Error> {
     // An axis needs some length, and lines need some air above them.
     let (x_end, y_end) = (x.1.max(x.0 + 1e-9), (y.1 * 1.08).max(1e-6));
     let drawn = match (by_powers, wide) {
-        (true, true) => chart(&area, (x.0..x_end).log_scale(), (y.0 * 0.8..y_end).log_scale(), first, series),
-        (true, false) => chart(&area, (x.0..x_end).log_scale(), 0.0..y_end, first, series),
-        (false, true) => chart(&area, x.0..x_end, (y.0 * 0.8..y_end).log_scale(), first, series),
-        (false, false) => chart(&area, x.0..x_end, y.0.min(0.0)..y_end, first, series),
+        (true, true) => {
+            chart(&area, (x.0..x_end).log_scale(), (y.0 * 0.8..y_end).log_scale(), (first, wide), series)
+        }
+        (true, false) => chart(&area, (x.0..x_end).log_scale(), 0.0..y_end, (first, wide), series),
+        (false, true) => chart(&area, x.0..x_end, (y.0 * 0.8..y_end).log_scale(), (first, wide), series),
+        (false, false) => chart(&area, x.0..x_end, y.0.min(0.0)..y_end, (first, wide), series),
     };
     drawn.and_then(|()| area.present().map_err(Box::from)).map_err(|error| text_error("a plot", &error))?;
     drop(area);
@@ -61,7 +63,7 @@ fn chart<X, Y>(
     area: &Area<'_>,
     x: X,
     y: Y,
-    labels: &Series,
+    (labels, wide): (&Series, bool),
     series: &[(usize, Series)],
 ) -> Result<(), Box<dyn std::error::Error>>
 where
@@ -72,9 +74,11 @@ where
 {
     area.fill(&WHITE)?;
     let mut builder = ChartBuilder::on(area);
-    builder.margin(8).x_label_area_size(38).y_label_area_size(64);
+    builder.margin(8).margin_right(22).x_label_area_size(38).y_label_area_size(64);
     let mut chart = builder.build_cartesian_2d(x, y)?;
-    let (x_label, y_label) = (&|value: &f64| short(*value), &|value: &f64| short(*value));
+    let x_label = &|value: &f64| short(*value);
+    // Labels of all multiples would stand on top of each other.
+    let y_label = &|value: &f64| if wide && !is_round(*value) { String::new() } else { short(*value) };
     let mut mesh = chart.configure_mesh();
     mesh.x_desc(labels.x.as_str()).y_desc(labels.y.as_str()).light_line_style(TRANSPARENT);
     mesh.label_style(("sans-serif", 13)).axis_desc_style(("sans-serif", 13));
@@ -87,6 +91,12 @@ where
         }
     }
     Ok(())
+}
+
+/// Whether a number is 1, 2 or 5 times a power of ten.
+fn is_round(value: f64) -> bool {
+    let mantissa = value / 10_f64.powf(value.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].iter().any(|round| (mantissa - round).abs() < 1e-6)
 }
 
 /// A number for an axis.
@@ -120,6 +130,12 @@ mod tests {
         }
         assert_eq!(draw(&[]).unwrap(), "");
         assert_eq!(draw(&[(0, series(Vec::new()))]).unwrap(), "");
+    }
+
+    #[test]
+    fn round_numbers_are_labels_of_wide_axes() {
+        assert!([0.02, 1.0, 5.0, 1000.0, 2e6].iter().all(|value| is_round(*value)));
+        assert!([3.0, 0.9, 700.0].iter().all(|value| !is_round(*value)));
     }
 
     #[test]

@@ -37,18 +37,19 @@ pub fn render(results: &Results) -> String {
 /// The tables of what was counted.
 fn counted(results: &Results) -> String {
     let mut text = String::new();
-    let tables = [
-        (
-            "what rows did to the device, in MiB (requests); erase blocks written to; layout scores of reads",
-            device::flash(results),
-        ),
-        ("requests to daemons", device::round_trips(results)),
-    ];
-    for (title, table) in tables {
-        if !table.lines.is_empty() {
-            let head = table.head.iter().map(|name| (*name).to_owned()).collect();
-            let lines: Vec<_> = std::iter::once(head).chain(table.lines).collect();
-            write!(text, "\n{title}\n{}", align(&lines)).expect("a String takes all that is written to it");
+    let flash = device::flash(results);
+    if !flash.lines.is_empty() {
+        text.push_str("\nwhat rows did to the device, in MiB (requests); erase blocks written to; layout scores of reads\n");
+        let head = flash.head.iter().map(|name| (*name).to_owned()).collect();
+        text.push_str(&align(&std::iter::once(head).chain(flash.lines).collect::<Vec<_>>()));
+    }
+    let mut trips = device::round_trips(results).lines;
+    if !trips.is_empty() {
+        text.push_str("\nrequests to daemons\n");
+        // Lists are too long for a column.
+        let lists: Vec<_> = trips.iter_mut().filter_map(Vec::pop).collect();
+        for (line, list) in align(&trips).lines().zip(lists) {
+            writeln!(text, "{line}: {list}").expect("a String takes all that is written to it");
         }
     }
     text

@@ -1,8 +1,10 @@
 //! A row that is run to be counted. Its phases: the mount, the load, and the unmount with what the load left to be written.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use super::summary::Summary;
 use super::{Trace, kernel_number, load_bytes};
@@ -23,15 +25,15 @@ pub fn run(row: &Row, volume: &Volume) -> Result<(Measurement, Summary), Error> 
     let trace = Trace::start(&volume.options.directory, "row", device)?;
     trace.mark("mount")?;
     volume.mount_cold()?;
-    let (mut connections, before) = (vec![connection(volume)?], load_bytes::counted());
+    // One that stays mounted was mounted by another process.
+    note(&volume.root)?;
+    let before = load_bytes::counted();
     trace.mark(LOAD)?;
     let mut measurement = (row.measure)(volume)?;
     trace.mark("unmount")?;
     let written = load_bytes::since(before);
-    // A row may have mounted it anew.
-    connections.push(connection(volume)?);
     volume.make_cold()?;
-    let mut summary = Summary::of(&trace.finish()?, &connections, written);
+    let mut summary = Summary::of(&trace.finish()?, &noted(), written);
     summary.series = measurement.series.extract_if(.., |series| series.y == LAYOUT_SCORE).collect();
     Ok((measurement, summary))
 }
@@ -39,7 +41,16 @@ pub fn run(row: &Row, volume: &Volume) -> Result<(Measurement, Summary), Error> 
 /// What series of layout scores say of their values.
 pub const LAYOUT_SCORE: &str = "layout score";
 
-/// The number that the kernel's FUSE events have for the volume, if it is one.
-fn connection(volume: &Volume) -> Result<u64, Error> {
-    Ok(kernel_number(at("cannot look at", &volume.root, fs::metadata(&volume.root))?.dev()))
+/// The numbers of the kernel's FUSE events for what this process mounted; a row may mount several times, and several volumes.
+static CONNECTIONS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// Counts the requests of what is mounted here, if it is a FUSE file system.
+pub fn note(root: &Path) -> Result<(), Error> {
+    let device = at("cannot look at", root, fs::metadata(root))?.dev();
+    CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner).insert(kernel_number(device));
+    Ok(())
+}
+
+fn noted() -> BTreeSet<u64> {
+    CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

@@ -108,7 +108,7 @@ impl Phase {
 
 impl Summary {
     /// Of a trace whose marks begin the phases; requests to daemons are those of these connections during the phase `load`.
-    pub fn of(events: &[Event], connections: &[u64], load_bytes: u64) -> Summary {
+    pub fn of(events: &[Event], connections: &BTreeSet<u64>, load_bytes: u64) -> Summary {
         let mut summary = Summary { load_bytes, ..Summary::default() };
         let mut written: [BTreeSet<u64>; 3] = Default::default();
         let is_mark = |event: &Event| matches!(event.what, What::Mark(_));
@@ -148,7 +148,7 @@ fn touch(events: &[Event], size: u64, blocks: &mut BTreeSet<u64>) {
     }
 }
 
-fn round_trips(events: &[Event], connections: &[u64]) -> BTreeMap<String, u64> {
+fn round_trips(events: &[Event], connections: &BTreeSet<u64>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     let mut under_way = HashMap::new();
     for event in events {
@@ -212,7 +212,7 @@ mod tests {
             What::Write(9 << 20, 8192),
             What::Read(0, 4096),
         ]);
-        let summary = Summary::of(&all, &[], 9216);
+        let summary = Summary::of(&all, &BTreeSet::new(), 9216);
         let written: Vec<_> =
             summary.phases.iter().map(|phase| (phase.name.as_str(), phase.written_bytes)).collect();
         assert_eq!(written, [("mount", 4096), ("load", 10240), ("unmount", 8192)]);
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!((load.writes, load.discards, load.discarded_bytes, load.flushes), (3, 1, 4096, 1));
         assert_eq!(summary.erase_blocks, [3, 2, 2]);
         assert_eq!(summary.amplification(), Some(2.0));
-        assert_eq!(Summary::of(&all, &[], 0).amplification(), None);
+        assert_eq!(Summary::of(&all, &BTreeSet::new(), 0).amplification(), None);
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
             sent(5, 4, "DESTROY"),
         ]);
         let expected = [("LOOKUP".to_owned(), 2), (BACKGROUND.to_owned(), 1)];
-        assert_eq!(Summary::of(&all, &[5], 0).round_trips, BTreeMap::from(expected));
-        assert!(Summary::of(&all, &[], 0).round_trips.is_empty());
+        assert_eq!(Summary::of(&all, &BTreeSet::from([5]), 0).round_trips, BTreeMap::from(expected));
+        assert!(Summary::of(&all, &BTreeSet::new(), 0).round_trips.is_empty());
     }
 }
