@@ -14,6 +14,7 @@ use super::server::{self, HOME, Server};
 use crate::error::{Error, at};
 use crate::generate::Random;
 use crate::row::Measurement;
+use crate::trace::load_bytes;
 use crate::volume::Volume;
 
 const FOLDERS: u64 = 10;
@@ -165,6 +166,8 @@ fn start(volume: &Volume) -> Result<(Server, u16, String), Error> {
 
 /// Operations a second.
 pub fn run(volume: &Volume) -> Result<Measurement, Error> {
+    // Most of what is written goes through sockets first.
+    load_bytes::are(0);
     let (server, port, password) = start(volume)?;
     let operations = of_run(volume, OPERATIONS);
     let begin = Instant::now();

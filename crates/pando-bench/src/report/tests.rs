@@ -120,8 +120,9 @@ fn goals_are_held_against_peers_the_device_and_the_floor() {
         ("sequential-write", "device", &[100.0]),
         ("aging-git", "pandofs", &[0.93]),
         ("latency", "pandofs", &[49.0]),
+        ("scale-random", "pandofs", &[9.0]),
     ]);
-    for (entry, values) in [(9, vec![0.93, 5.0]), (10, vec![49.0, 501.0])] {
+    for (entry, values) in [(9, vec![0.93, 5.0]), (10, vec![49.0, 501.0]), (11, vec![9.0, 0.74])] {
         results.entries[entry].outcome = Outcome::Measured(Measurement { values, series: Vec::new() });
     }
     let text = goals::render(&results);
@@ -129,7 +130,14 @@ fn goals_are_held_against_peers_the_device_and_the_floor() {
     for reached in ["random-4b beside", "sequential-write beside fio", "latency-p99.9"] {
         assert!(found(reached).starts_with("reached"), "{reached}: {text}");
     }
-    for missed in ["cold-grep beside", "rm beside", "aging-git,", "latency-max", "no row below 0.3"] {
+    for missed in [
+        "cold-grep beside",
+        "rm beside",
+        "aging-git,",
+        "latency-max",
+        "scale-random-kept",
+        "no row below 0.3",
+    ] {
         assert!(found(missed).starts_with("missed"), "{missed}: {text}");
     }
     assert!(found("every row at least").contains("2 of 3 rows; not rm 0.20"), "{text}");

@@ -49,7 +49,7 @@ pub fn goals(results: &Results, ours: &str) -> Vec<Goal> {
         ["sequential-write", "cold-read"].into_iter().filter_map(|name| of_the_device(results, ours, name)),
     );
     goals.extend(row::lines().filter_map(|line| aged(results, ours, line)));
-    goals.extend(results.rows().flat_map(|row| scaled(results, ours, row.name)));
+    goals.extend(row::lines().filter_map(|line| scaled(results, ours, line)));
     for (name, limit_ms) in LATENCIES {
         goals.extend(results.median(name, ours).map(|value| Goal {
             reached: value < limit_ms,
@@ -132,22 +132,15 @@ fn aged(results: &Results, ours: &str, line: &Line) -> Option<Goal> {
     })
 }
 
-/// Each series of a row of scale gives a rate over the size: the last is near the best before it.
-fn scaled(results: &Results, ours: &str, row: &str) -> Vec<Goal> {
-    if !row.starts_with("scale-") {
-        return Vec::new();
+/// Lines of scale give a rate at the end over that at the beginning.
+fn scaled(results: &Results, ours: &str, line: &Line) -> Option<Goal> {
+    if !(line.name.starts_with("scale-") && line.name.ends_with("-kept")) {
+        return None;
     }
-    let goal = |series: &row::Series| {
-        let (last, before) = series.points.split_last().filter(|(_, before)| !before.is_empty())?;
-        let best = before.iter().map(|point| point.1).fold(0.0, f64::max);
-        Some(Goal {
-            reached: last.1 >= SCALED * best,
-            what: format!("{row}, {}: falls by less than 25 % as data grows", series.name),
-            measured: format!("{} to {} {}", number(best), number(last.1), series.y),
-        })
-    };
-    let names = super::super::table::series_names(results, row);
-    let series = names.iter().filter_map(|name| results.series(row, ours, name));
-    // Only rates fall; times and scores have goals elsewhere.
-    series.filter(|series| series.y.ends_with("/s")).filter_map(|series| goal(&series)).collect()
+    let kept = results.median(line.name, ours)?;
+    Some(Goal {
+        reached: kept > SCALED,
+        what: format!("{}, a rate that falls by less than 25 % as data grows", line.name),
+        measured: format!("{kept:.2} of it, more than {SCALED}"),
+    })
 }
