@@ -49,8 +49,8 @@ bench-full:
 	scripts/setup bench
 	$(CARGO) build --release --locked -p pando -p pando-bench
 	$(CARGO) build --release --locked -p pando-fuse --example floor
-	$(TARGET)/release/pando-bench --full --rounds 3 --resume $(TARGET)/bench-full.journal $(BENCH_ARGS)
-	$(TARGET)/release/pando-bench --full --trace --resume $(TARGET)/bench-full.journal $(BENCH_ARGS)
+	$(TARGET)/release/pando-bench --full --ablations --rounds 3 --resume $(TARGET)/bench-full.journal $(BENCH_ARGS)
+	$(TARGET)/release/pando-bench --full --ablations --trace --resume $(TARGET)/bench-full.journal $(BENCH_ARGS)
 
 setup:
 	scripts/setup test bench

@@ -27,7 +27,7 @@ macro_rules! lines {
     };
 }
 
-const GIT: &str = "40 git pulls into a repository, each of a commit that changes a tenth of its files; grep cost of a fresh copy over that of the last";
+const GIT: &str = "20 git pulls (--full: 60) into a repository, each of a commit that changes a tenth of its files; grep cost of a fresh copy over that of the last";
 
 /// Commits pulled one by one.
 pub const PULLS: &[Row] = &[row("aging-git", GIT, lines!("aging-git"), grep_cost::nothing, pulls::run)];
@@ -44,7 +44,7 @@ pub const PULLS_KEPT: &[Row] = &[row(
 /// Mail delivered and deleted.
 pub const MAIL: &[Row] = &[row(
     "aging-mail",
-    "20 days of 2000 deliveries and deletions in 16 mailboxes of 500 messages of up to 32 KiB; grep cost of a fresh copy over that of the last",
+    "20 days of 500 deliveries and deletions (--full: 2000) in 16 mailboxes of 200 messages (--full: 500) of up to 32 KiB; grep cost of a fresh copy over that of the last",
     lines!("aging-mail"),
     grep_cost::nothing,
     mail::run,

@@ -40,8 +40,8 @@ pub struct FileSystem {
     pub volatile: bool,
     /// It is none: only the device is measured.
     pub bare: bool,
-    /// Runs only rows with this in their names; every row if empty.
-    pub only: String,
+    /// Runs only rows with one of these in their names; every row if empty.
+    pub only: Vec<String>,
 }
 
 /// How a file system is compared with the others.
@@ -55,6 +55,8 @@ pub enum Role {
     Peer,
     /// Shown beside them, and compared with none.
     Reference,
+    /// Ours with something left out or added: shown beside ours, in a table of its own.
+    Ablation,
 }
 
 const PEER_MOUNT: &str = "mount DEVICE MOUNTPOINT";
@@ -102,7 +104,7 @@ impl FileSystem {
 
     /// Whether it runs a row of this name.
     pub fn takes(&self, row: &str) -> bool {
-        self.only.is_empty() || row.contains(&self.only)
+        self.only.is_empty() || self.only.iter().any(|part| row.contains(part.as_str()))
     }
 }
 
@@ -132,7 +134,7 @@ fn known() -> Vec<FileSystem> {
         name: "btrfs-subvolume".to_owned(),
         make_directory: "btrfs subvolume create TARGET".to_owned(),
         clone: "btrfs subvolume snapshot SOURCE TARGET".to_owned(),
-        only: "clone-rounds".to_owned(),
+        only: vec!["clone-rounds".to_owned()],
         ..btrfs.clone()
     };
     // What the transport costs with nothing behind it: an example program of pando-fuse, which serves until it is unmounted.
@@ -196,6 +198,37 @@ fn variant(ours: &FileSystem, text: &str) -> Result<FileSystem, Error> {
     }
 }
 
+/// What is left out of ours, or added: a name, the options of the format, those of the mount.
+const ABLATIONS: [(&str, &str, &str); 8] = [
+    ("no-io-uring", "", "transport=dev"),
+    ("no-read-ahead", "", "without=read_ahead"),
+    ("no-late-binding", "", "without=late_binding"),
+    ("no-readdirplus", "", "without=readdirplus"),
+    ("no-discard", "", "nodiscard"),
+    ("cache-64M", "", "cache=64M"),
+    ("writeback", "", "writeback"),
+    ("lz4", "--compression lz4", ""),
+];
+
+/// Parts of the names of the rows in which that is looked at, those of EUROSYS22 table 3 among them.
+const ABLATED: [&str; 6] = ["sequential", "random-4", "small-files", "untar", "cold-", "rm"];
+
+fn ablation(ours: &FileSystem, (name, format, mount): (&str, &str, &str)) -> FileSystem {
+    let with = |command: &str, first: &str, options: String| match options.trim() {
+        "" => command.to_owned(),
+        options => command.replacen(first, &format!("{first} {options}"), 1),
+    };
+    let mount = if mount.is_empty() { String::new() } else { format!("-o {mount}") };
+    FileSystem {
+        name: name.to_owned(),
+        format: with(&ours.format, "pando format", format.to_owned()),
+        mount: with(&ours.mount, "pando mount", mount),
+        role: Role::Ablation,
+        only: ABLATED.map(str::to_owned).to_vec(),
+        ..ours.clone()
+    }
+}
+
 /// Columns that run without being asked for.
 const USUAL: [&str; 6] = ["floor", "device", "ext4", "xfs", "btrfs", "btrfs-subvolume"];
 
@@ -210,6 +243,9 @@ pub fn all(options: &Options) -> Result<Vec<FileSystem>, Error> {
     }
     for text in &options.variants {
         all.push(variant(&all[0], text)?);
+    }
+    if options.ablations {
+        all.extend(ABLATIONS.map(|one| ablation(&all[0], one)));
     }
     Ok(all)
 }
@@ -251,7 +287,12 @@ pub fn available(options: &Options) -> Result<Vec<FileSystem>, Error> {
                 || drivers.split_whitespace().any(|name| name == driver)
                 || command::run(&["modprobe", "-q", driver]).is_ok()
         };
-        if asked_for {
+        if one.role == Role::Ablation {
+            // What is left out is timed; nobody looks at its counts.
+            if !options.trace {
+                chosen.push(one.clone());
+            }
+        } else if asked_for {
             if !here() {
                 return Err(Error::Usage(format!("{} cannot be had: {}", one.name, missing(one))));
             }
@@ -270,6 +311,15 @@ pub fn available(options: &Options) -> Result<Vec<FileSystem>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ablation_differs_from_ours_in_its_options_alone() {
+        let ours = &known()[0];
+        let [first, .., last] = ABLATIONS.map(|one| ablation(ours, one));
+        assert_eq!(first.mount, "pando mount -o transport=dev DEVICE MOUNTPOINT");
+        assert_eq!((&first.format, &last.mount), (&ours.format, &ours.mount));
+        assert_eq!(last.format, "pando format --compression lz4 --force DEVICE");
+    }
 
     #[test]
     fn a_file_system_is_given_by_three_commands() {

@@ -97,6 +97,7 @@ fn run(options: &Options) -> Result<(), Error> {
 fn present(options: &Options, results: &Results) -> Result<(), Error> {
     println!("{}", report::table::render(results));
     println!("{}", report::goals::render(results));
+    println!("{}", report::ablations::render(results));
     let page = options.html.clone().unwrap_or_else(|| options.directory.join("report.html"));
     at("cannot write", &page, std::fs::write(&page, report::html::render(results)?))?;
     println!("report in {}", page.display());

@@ -35,8 +35,11 @@ pub struct Options {
     /// One more column: PandoFS with these mount options, to see what they do.
     #[arg(long = "variant", value_name = "NAME=OPTIONS")]
     pub variants: Vec<String>,
+    /// A table of its own: PandoFS with each of its techniques left out, as in EUROSYS22 table 3.
+    #[arg(long)]
+    pub ablations: bool,
     /// Run on this mounted directory alone, whatever file system it is on.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["file_systems", "peers", "given", "variants", "device"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["file_systems", "peers", "given", "variants", "ablations", "device"])]
     pub on: Option<PathBuf>,
     /// Size of the large file.
     #[arg(long, default_value = "4G", value_parser = size)]

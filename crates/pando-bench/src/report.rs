@@ -1,5 +1,6 @@
 //! Results of one run of the program, and their forms: a table and a page for people, goals, JSON for comparing commits.
 
+pub mod ablations;
 mod device;
 pub mod goals;
 pub mod html;
@@ -31,6 +32,9 @@ pub struct Results {
     pub sizes: String,
     /// The columns, ours first.
     pub columns: Vec<Column>,
+    /// Ours with something left out or added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ablations: Vec<Column>,
     /// In the order in which they were run.
     pub entries: Vec<Entry>,
 }
@@ -73,9 +77,20 @@ impl Results {
             Role::Ours => 0,
             Role::Peer => 1,
             Role::Reference => 2,
+            Role::Ablation => 3,
         });
+        let first = columns.partition_point(|column| column.role != Role::Ablation);
+        let ablations = columns.split_off(first);
         let machine = json::Machine::this(&options.directory);
-        Results { time_s: json::now_s(), machine, commit, sizes: options.sizes(), columns, entries }
+        Results {
+            time_s: json::now_s(),
+            machine,
+            commit,
+            sizes: options.sizes(),
+            columns,
+            ablations,
+            entries,
+        }
     }
 
     fn of(&self, row: &str, column: &str) -> Vec<&Outcome> {
@@ -134,8 +149,8 @@ impl Results {
     /// Every row and column that has failed, timed or counted, with the first reason.
     pub fn failures(&self) -> Vec<(&'static str, &str, &str)> {
         let mut failures = Vec::new();
-        for (row, column) in row::rows().flat_map(|row| self.columns.iter().map(move |column| (row, column)))
-        {
+        let columns = || self.columns.iter().chain(&self.ablations);
+        for (row, column) in row::rows().flat_map(|row| columns().map(move |column| (row, column))) {
             let timed = self.failure(row.name, &column.name);
             let counted = self.traced(row.name, &column.name).and_then(|entry| match &entry.outcome {
                 Outcome::Failed(why) => Some(why.as_str()),

@@ -11,10 +11,12 @@ use crate::row::Measurement;
 use crate::volume::Volume;
 
 const MAILBOXES: u64 = 16;
-const MESSAGES: u64 = 500;
+/// In each mailbox at the beginning, in the short run and in the full one.
+const MESSAGES: [u64; 2] = [200, 500];
 const MESSAGE_BYTES_MAX: u64 = 32 << 10;
 const DAYS: u64 = 20;
-const OPERATIONS: u64 = 2000;
+/// Of each day.
+const OPERATIONS: [u64; 2] = [500, 2000];
 
 /// The messages of all mailboxes, by number.
 struct Server<'a> {
@@ -53,6 +55,7 @@ impl Server<'_> {
 /// Ages, and looks at every fifth day.
 pub fn run(volume: &Volume) -> Result<Measurement, Error> {
     let top = volume.root.join("mail");
+    let full = usize::from(volume.options.full);
     let mut server = Server { top: &top, random: Random(11), next: 0, messages: Vec::new() };
     age(volume, &top, (DAYS, 5), |day| {
         if day == 0 {
@@ -61,11 +64,11 @@ pub fn run(volume: &Volume) -> Result<Measurement, Error> {
                     let directory = top.join(mailbox.to_string()).join(part);
                     at("cannot create", &directory, fs::create_dir_all(&directory))?;
                 }
-                (0..MESSAGES).try_for_each(|_| server.deliver(mailbox))?;
+                (0..MESSAGES[full]).try_for_each(|_| server.deliver(mailbox))?;
             }
             return Ok(());
         }
-        for _ in 0..OPERATIONS {
+        for _ in 0..OPERATIONS[full] {
             if server.random.below(2) == 0 && server.messages.len() > 1 {
                 server.delete()?;
             } else {

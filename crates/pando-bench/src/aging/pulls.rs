@@ -10,15 +10,16 @@ use crate::generate::Random;
 use crate::row::Measurement;
 use crate::volume::Volume;
 
-const PULLS: u64 = 40;
+/// In the short run and in the full one.
+const PULLS: [u64; 2] = [20, 60];
 const PARTS: [&str; 3] = ["mm", "kernel", "lib"];
 
 /// A pull leaves its objects as files of their own, as pulls of few objects do; many of them are collected into a pack. Git's
 /// own limit would not be reached in so few pulls.
-const COLLECTED: [&str; 4] = ["-c", "fetch.unpackLimit=1000000", "-c", "gc.auto=2000"];
+const COLLECTED: [&str; 4] = ["-c", "fetch.unpackLimit=1000000", "-c", "gc.auto=1000"];
 const NOT_COLLECTED: [&str; 4] = ["-c", "fetch.unpackLimit=1000000", "-c", "gc.auto=0"];
 
-/// Ages, and looks at every tenth pull.
+/// Ages, and looks five times.
 pub fn run(volume: &Volume) -> Result<Measurement, Error> {
     pull(volume, &COLLECTED)
 }
@@ -38,7 +39,8 @@ fn pull(volume: &Volume, configuration: &[&str]) -> Result<Measurement, Error> {
     git(&upstream, &["init", "-q"])?;
     let mut random = Random(17);
     let tree = volume.root.join("pulled");
-    let measurement = age(volume, &tree, (PULLS, 10), |pull| {
+    let pulls = PULLS[usize::from(volume.options.full)];
+    let measurement = age(volume, &tree, (pulls, pulls / 4), |pull| {
         if pull > 0 {
             change(&upstream, &mut random)?;
         }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::statistics::range;
 use super::table::{number, series_names};
-use super::{Results, device, goals, plot};
+use super::{Results, ablations, device, goals, plot};
 use crate::error::Error;
 use crate::row::{Better, Line};
 
@@ -58,6 +58,10 @@ fn write_page(results: &Results, page: &mut String) -> Result<(), Error> {
     let goals = goals::render(results);
     if !goals.is_empty() {
         put!(page, "<h2>Goals</h2><pre>{}</pre>", escaped(&goals));
+    }
+    let ablations = ablations::render(results);
+    if !ablations.is_empty() {
+        put!(page, "<h2>Techniques</h2><pre>{}</pre>", escaped(&ablations));
     }
     plots(results, page)?;
     if results.rows().next().is_some() {
@@ -244,7 +248,7 @@ fn columns(results: &Results, page: &mut String) {
         page,
         "<h2>File systems</h2><table><tr><th>name</th><th>version</th><th>format</th><th>mount</th></tr>"
     );
-    for column in &results.columns {
+    for column in results.columns.iter().chain(&results.ablations) {
         put!(page, "<tr><td>{}</td>", escaped(&column.name));
         for text in [&column.version, &column.format, &column.mount] {
             put!(page, "<td class=\"text\">{}</td>", escaped(text));

@@ -33,6 +33,7 @@ fn results(values: &[(&str, &str, &[f64])]) -> Results {
             column("floor", Role::Reference),
             column("device", Role::Reference),
         ],
+        ablations: vec![column("no-read-ahead", Role::Ablation)],
         entries,
     }
 }
@@ -53,6 +54,22 @@ fn the_ratio_is_between_medians_and_to_the_best_peer() {
     assert_eq!(results.best_peer(line("untar")), Some(("ext4", 40.0)));
     assert_eq!(results.ratio(line("untar")), Some(0.5));
     assert_eq!(results.ratio(line("rm")), None);
+}
+
+#[test]
+fn an_ablation_has_a_table_of_its_own() {
+    let results = results(&[
+        ("untar", "pandofs", &[20.0]),
+        ("untar", "no-read-ahead", &[5.0]),
+        ("settle-tree", "pandofs", &[4.0]),
+        ("settle-tree", "no-read-ahead", &[5.0]),
+    ]);
+    let table = ablations::render(&results);
+    let found =
+        |line: &str| table.lines().any(|one| one.split_whitespace().collect::<Vec<_>>().join(" ") == line);
+    assert!(found("untar 20.0 files/s 0.25") && found("settle-tree 4.00 ms 0.80"), "{table}");
+    assert!(!table::render(&results).contains("no-read-ahead"));
+    assert!(html::render(&results).unwrap().contains("no-read-ahead"));
 }
 
 #[test]
