@@ -20,7 +20,7 @@ pub struct Options {
     /// Rows to run, by any part of their names.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub rows: Vec<String>,
-    /// All rows, the long ones included; without it those of about ten minutes.
+    /// All rows, the long ones included, and the larger sizes of some; without it those of about ten minutes.
     #[arg(long)]
     pub full: bool,
     /// File systems to run; without it PandoFS, ext4, XFS, Btrfs, where the machine has them.
@@ -105,8 +105,10 @@ impl Options {
             Profile::Raw => String::new(),
             profile => format!(" --profile {}", profile.name()),
         };
+        // Loads of servers and of aging are larger with it.
+        let full = if self.full { " --full" } else { "" };
         format!(
-            "--size {} --files {} --many-files {} --device-size {}{profile}",
+            "--size {} --files {} --many-files {} --device-size {}{profile}{full}",
             self.size, self.files, self.many_files, self.device_size
         )
     }
@@ -152,6 +154,12 @@ mod tests {
         assert!(options.wants("random-4b", true) && options.wants("cold-find", false));
         assert!(!options.wants("untar", true));
         assert!(!parse("").unwrap().wants("untar", false) && parse("--full").unwrap().wants("untar", false));
+    }
+
+    #[test]
+    fn results_of_a_full_run_are_not_put_together_with_others() {
+        assert_ne!(parse("").unwrap().sizes(), parse("--full").unwrap().sizes());
+        assert_eq!(parse("").unwrap().sizes(), parse("--rows rm").unwrap().sizes());
     }
 
     #[test]
