@@ -34,7 +34,7 @@ const READS_AHEAD_MAX: u64 = 2000;
 /// Reads that a reader reports together.
 const READS_AT_ONCE: u64 = 10;
 /// Reads of all threads, in the short run and in the full one.
-const READS: [u64; 2] = [10_000, 500_000];
+const READS: [u64; 2] = [10_000, 100_000];
 
 fn data(volume: &Volume, number: u64) -> PathBuf {
     top(volume, "oltp").join(format!("data-{number}"))
