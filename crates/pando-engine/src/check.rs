@@ -203,7 +203,7 @@ fn broken(state: &Node, own: Option<&KeyRange>) -> Vec<String> {
             let mut last: Option<&Bytes> = None;
             for slot in &leaf.basements {
                 let Some(basement) = slot.part.get() else { continue };
-                for (key, _) in &basement.entries {
+                for (key, _) in basement.entries.iter() {
                     if last.is_some_and(|last| last >= key) {
                         broken.push("LEAF-2: its keys do not rise".to_owned());
                     }

@@ -119,15 +119,15 @@ impl Side<'_> {
         let mut out = Collector { direction: Direction::Forward, limit, entries: Vec::new(), bytes: 0 };
         let found = match &self.foot {
             Foot::Node(_) => unreachable!("both ways have come to their ends"),
-            Foot::Nothing => &[],
+            Foot::Nothing => None,
             Foot::Basement { node, leaf, index } => {
                 let Some(basement) = leaf.basements[*index].part.get() else {
                     return Err(Error::Miss(Miss { node: *node, part: Some(*index as u32) }));
                 };
-                &basement.entries[basement.positions(&self.place.names.range_to_local(&piece))]
+                Some(basement.inside(&self.place.names.range_to_local(&piece)))
             }
         };
-        merge(found, &self.place, &piece, &mut out);
+        merge(found.into_iter().flatten(), &self.place, &piece, &mut out);
         Ok(out.entries)
     }
 }

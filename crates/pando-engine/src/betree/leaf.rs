@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use pando_format::{Bound, KeyRange, Msn, Pending};
 
+use super::entries::{Entries, Entry, Position};
 use super::lifting::{key_limits, relift_key};
 use super::part::Part;
 
@@ -17,7 +18,7 @@ pub(crate) const ENTRY_OVERHEAD: usize = 96;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Basement {
     /// Lifted keys, rising strictly (LEAF-2), and their values.
-    pub(crate) entries: Vec<(Bytes, Bytes)>,
+    pub(crate) entries: Entries,
     /// Bytes of all keys and values.
     pub(crate) bytes: usize,
     /// Memory of the device buffer that the entries share since the part was read; 0 if they own theirs.
@@ -26,7 +27,8 @@ pub(crate) struct Basement {
 
 impl Basement {
     /// A basement of these entries.
-    pub(crate) fn new(entries: Vec<(Bytes, Bytes)>) -> Self {
+    pub(crate) fn new(entries: impl Into<Entries>) -> Self {
+        let entries = entries.into();
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
         Self { entries, bytes, shared_bytes: 0 }
     }
@@ -38,37 +40,34 @@ impl Basement {
 
     /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Bytes> {
-        self.position(key).ok().map(|at| &self.entries[at].1)
+        self.entries.find(key).ok().map(|at| &self.entries.at(at).1)
     }
 
-    fn position(&self, key: &[u8]) -> Result<usize, usize> {
-        // Most messages go behind the last key (a file that grows, names made in order).
-        match self.entries.last() {
-            Some((last, _)) if &last[..] < key => Err(self.entries.len()),
-            None => Err(0),
-            _ => self.entries.binary_search_by(|(other, _)| other[..].cmp(key)),
-        }
+    /// Where the entries inside a range begin and end.
+    fn limits(&self, range: &KeyRange) -> (Position, Position) {
+        let Some((first, last)) = key_limits(range) else {
+            return (self.entries.start(), self.entries.start());
+        };
+        let end = last.map_or(self.entries.end(), |last| self.entries.lower_bound(&last));
+        (self.entries.lower_bound(&first), end)
     }
 
-    /// Indexes of the entries inside a range.
-    pub(crate) fn positions(&self, range: &KeyRange) -> std::ops::Range<usize> {
-        let Some((first, last)) = key_limits(range) else { return 0..0 };
-        let start = self.entries.partition_point(|(key, _)| key < &first);
-        let end =
-            last.map_or(self.entries.len(), |last| self.entries.partition_point(|(key, _)| key < &last));
-        start..end.max(start)
+    /// The entries inside a range.
+    pub(crate) fn inside(&self, range: &KeyRange) -> impl DoubleEndedIterator<Item = &Entry> + use<'_> {
+        let (from, to) = self.limits(range);
+        self.entries.between(from, to)
     }
 
     /// Applies one message.
     pub(crate) fn apply(&mut self, key: &Bytes, pending: &Pending) {
-        match self.position(key) {
+        match self.entries.find(key) {
             Ok(at) => {
-                let old = &self.entries[at].1;
+                let old = &self.entries.at(at).1;
                 self.bytes -= old.len();
                 match pending.apply(Some(old)) {
                     Some(value) => {
                         self.bytes += value.len();
-                        self.entries[at].1 = value;
+                        *self.entries.value_mut(at) = value;
                     }
                     None => {
                         self.bytes -= key.len();
@@ -87,8 +86,8 @@ impl Basement {
 
     /// Applies a range delete.
     pub(crate) fn delete_range(&mut self, range: &KeyRange) {
-        let gone = self.positions(range);
-        self.bytes -= self.entries.drain(gone).map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        let (from, to) = self.limits(range);
+        self.bytes -= self.entries.remove_between(from, to);
     }
 
     /// Lets go of a device buffer that the entries keep alive although they use less than half of it.
@@ -96,7 +95,7 @@ impl Basement {
         if self.shared_bytes == 0 || self.bytes * 2 > self.shared_bytes {
             return;
         }
-        for (key, value) in &mut self.entries {
+        for (key, value) in self.entries.iter_mut() {
             *key = Bytes::copy_from_slice(key);
             *value = Bytes::copy_from_slice(value);
         }
@@ -174,7 +173,7 @@ impl Leaf {
                     let basement = last.part.change().expect("the whole leaf was loaded before");
                     basement.shared_bytes += more.shared_bytes;
                     basement.bytes += more.bytes;
-                    basement.entries.extend(more.entries);
+                    basement.entries.append(more.entries);
                     basement.unshare();
                     last.bytes += slot.bytes;
                     last.entries += slot.entries;
@@ -206,8 +205,8 @@ impl Leaf {
             _ if range.intersection(&self.range_of(index)).is_empty() => 0,
             Some(_) if range.covers(&self.range_of(index)) => slot.bytes,
             Some(basement) => {
-                let entries = &basement.entries[basement.positions(range)];
-                entries.iter().map(|(key, value)| key.len() + value.len()).sum()
+                let entries = basement.inside(range);
+                entries.map(|(key, value)| key.len() + value.len()).sum()
             }
             None => slot.bytes,
         });
@@ -285,7 +284,7 @@ impl Leaf {
             } else if touched[index] {
                 // Only what changes is marked changed: most fragments end in the gap between two keys.
                 let loaded = slot.part.get().expect("missing_for() was asked before");
-                if !loaded.positions(range).is_empty() {
+                if loaded.inside(range).next().is_some() {
                     let basement = slot.part.change().expect("missing_for() was asked before");
                     basement.delete_range(range);
                     basement.unshare();
@@ -353,14 +352,14 @@ impl Leaf {
         }
         for slot in &mut self.basements {
             let basement = slot.part.change().expect("the whole leaf was loaded before");
-            for (key, _) in &mut basement.entries {
+            for (key, _) in basement.entries.iter_mut() {
                 *key = relift_key(key, prefix, strip);
             }
             let entries = std::mem::take(&mut basement.entries);
             let shared_bytes = basement.shared_bytes;
             *basement = Basement::new(entries);
             basement.shared_bytes = shared_bytes;
-            slot.first_key = basement.entries[0].0.clone();
+            slot.first_key = basement.entries.first().expect("LEAF-1: no basement is empty").0.clone();
             slot.bytes = basement.bytes;
         }
     }
@@ -377,7 +376,7 @@ fn grows_at_end(slot: &BasementSlot, key: &Bytes) -> bool {
     slot.part.get().and_then(|basement| basement.entries.last().map(|(last, _)| last == key)).unwrap_or(false)
 }
 
-fn cut(entries: Vec<(Bytes, Bytes)>, basement_bytes: usize, msn: Msn) -> Vec<BasementSlot> {
+fn cut(entries: Entries, basement_bytes: usize, msn: Msn) -> Vec<BasementSlot> {
     let mut slots = Vec::new();
     let mut piece = Vec::new();
     let mut bytes = 0;

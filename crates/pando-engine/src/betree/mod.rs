@@ -1,7 +1,8 @@
 //! The lifted Be-tree: messages, nodes, flush, split and merge, queries, range operations.
 
 pub(crate) mod compare;
-pub(crate) mod flush;
+pub(crate) mod entries;
+mod flush;
 pub(crate) mod heal;
 pub(crate) mod interior;
 pub(crate) mod leaf;

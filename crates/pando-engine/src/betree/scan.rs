@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pando_format::{Bound, KeyRange, NodeId, Pending, Tree};
 
+use super::entries::Entry;
 use super::interior::Interior;
 use super::leaf::Leaf;
 use super::message_buffer::MessageBuffer;
@@ -112,7 +113,7 @@ impl Volume {
         let interior = match &state.body {
             Body::Leaf(leaf) => {
                 if leaf.basements.is_empty() {
-                    return Ok(merge(&[], place, &place.bounds.intersection(range), out));
+                    return Ok(merge(std::iter::empty(), place, &place.bounds.intersection(range), out));
                 }
                 let (index, bounds) = basement_at(leaf, place, range, out.direction);
                 let Some(basement) = leaf.basements[index].part.get() else {
@@ -121,8 +122,7 @@ impl Volume {
                 self.comes_to(node, index);
                 let piece = bounds.intersection(range);
                 let local = names.range_to_local(&piece);
-                let entries = &basement.entries[basement.positions(&local)];
-                return Ok(merge(entries, place, &piece, out));
+                return Ok(merge(basement.inside(&local), place, &piece, out));
             }
             Body::Interior(interior) => interior,
         };
@@ -132,7 +132,7 @@ impl Volume {
         let below = Place { names: below, bounds, height: Some(height), above: Some(&level) };
         let piece = below.bounds.intersection(range);
         if id.is_empty() || level.hides(&piece) {
-            return Ok(merge(&[], &below, &piece, out));
+            return Ok(merge(std::iter::empty(), &below, &piece, out));
         }
         let child = self.cached(id)?;
         if height == 0
@@ -255,8 +255,8 @@ struct Overlay<'a> {
 }
 
 /// Merges a basement's entries with the messages above; returns how far it got.
-pub(super) fn merge(
-    entries: &[(Bytes, Bytes)],
+pub(super) fn merge<'a>(
+    entries: impl DoubleEndedIterator<Item = &'a Entry> + 'a,
     place: &Place<'_>,
     piece: &KeyRange,
     out: &mut Collector,
@@ -277,8 +277,8 @@ pub(super) fn merge(
         }
         above = level.above;
     }
-    let mut base: Box<dyn Iterator<Item = &(Bytes, Bytes)>> =
-        if forward { Box::new(entries.iter()) } else { Box::new(entries.iter().rev()) };
+    let mut base: Box<dyn Iterator<Item = &Entry>> =
+        if forward { Box::new(entries) } else { Box::new(entries.rev()) };
     let mut head = base.next();
     loop {
         // The nearest key of all sources, as the leaf sees it.

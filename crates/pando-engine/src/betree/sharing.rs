@@ -121,10 +121,11 @@ impl Leaf {
         let mut seen = Self::default();
         for slot in &self.basements {
             let basement = slot.part.get().expect("the whole leaf was loaded before");
-            let entries = &basement.entries[basement.positions(visible)];
+            let entries = basement.inside(visible);
+            let entries: Vec<_> =
+                entries.map(|(key, value)| (key.slice(prefix.len()..), value.clone())).collect();
             if !entries.is_empty() {
-                let entries = entries.iter().map(|(key, value)| (key.slice(prefix.len()..), value.clone()));
-                seen.push_basement(entries.collect(), basement.shared_bytes, slot.msn);
+                seen.push_basement(entries, basement.shared_bytes, slot.msn);
             }
         }
         seen

@@ -237,7 +237,7 @@ impl OutPart {
 
 fn encode_basement(basement: &Basement, compression: Compression) -> EncodedPart {
     let mut writer = LeafPartWriter::new();
-    for (key, value) in &basement.entries {
+    for (key, value) in basement.entries.iter() {
         writer.push(key, value);
     }
     writer.finish(compression)

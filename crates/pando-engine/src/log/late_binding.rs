@@ -255,8 +255,9 @@ fn place_of(
     place: &BlockEntry,
     part: &PartEntry,
 ) -> Option<u64> {
-    let at = basement.entries.binary_search_by(|(other, _)| other[..].cmp(key)).ok()?;
-    let found = &basement.entries[at].1;
+    let entries = &basement.entries;
+    let at = entries.find(key).ok()?;
+    let found = &entries.at(at).1;
     if found.as_ptr() != value.as_ptr()
         || found.len() != BLOCK_VALUE_LENGTH
         || part.compression != Compression::None
@@ -264,8 +265,8 @@ fn place_of(
         return None;
     }
     let is_block = |(_, value): &&(Bytes, Bytes)| value.len() == BLOCK_VALUE_LENGTH;
-    let before = basement.entries[..at].iter().filter(is_block).count();
-    let behind = basement.entries[at..].iter().filter(is_block).count();
+    let before = entries.between(entries.start(), at).filter(is_block).count();
+    let behind = entries.between(at, entries.end()).filter(is_block).count();
     // The blocks of a part lie at its end (EUROSYS22, 6).
     let front = part.raw_length as usize - (before + behind) * BLOCK_VALUE_LENGTH;
     let offset = part.offset as usize * BLOCK_SIZE + front + before * BLOCK_VALUE_LENGTH;
