@@ -213,6 +213,10 @@ impl Operations for FileSystem {
         self.forget_inode(inode, count);
     }
 
+    fn forget_many(&self, forgotten: &[(InodeNumber, u64)]) {
+        self.forget_inodes(forgotten);
+    }
+
     fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes> {
         Ok(self.inode(inode)?.read()?.record.attributes(inode))
     }

@@ -138,14 +138,17 @@ impl FileSystem {
     }
 
     pub(crate) fn forget_inode(&self, number: InodeNumber, count: u64) {
-        if number == ROOT || number == SNAPSHOTS {
-            return;
-        }
-        if let Some(inode) = self.table.get(number)
-            && inode.release(count)
-        {
+        if let Some(inode) = self.release_inode(number, count) {
             self.drop_unreferenced(inode);
         }
+    }
+
+    /// Gives references back; the inode if it has none left.
+    pub(crate) fn release_inode(&self, number: InodeNumber, count: u64) -> Option<Arc<Inode>> {
+        if number == ROOT || number == SNAPSHOTS {
+            return None;
+        }
+        self.table.get(number).filter(|inode| inode.release(count))
     }
 
     /// Takes an inode without references and without a parent out of the table if it still has none, and deletes it if it

@@ -217,6 +217,10 @@ pub trait Operations: Send + Sync {
     fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry>;
     /// Gives back `count` references. Never fails, never waits.
     fn forget(&self, inode: InodeNumber, count: u64);
+    /// As so many calls of [`Operations::forget`].
+    fn forget_many(&self, forgotten: &[(InodeNumber, u64)]) {
+        forgotten.iter().for_each(|&(inode, count)| self.forget(inode, count));
+    }
     /// Attributes of an inode.
     fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes>;
     /// Changes attributes and returns the new ones.

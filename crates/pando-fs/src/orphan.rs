@@ -17,9 +17,13 @@ use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
 use parking_lot::Mutex;
 
 use crate::inode::{Inode, Place, States};
+use crate::operations::InodeNumber;
 use crate::schema::{Record, key};
 use crate::store;
 use crate::{FileSystem, Result};
+
+/// Orphans that one record deletes, at most.
+const DELETED_AT_ONCE: usize = 64;
 
 /// Orphans whose data lie under the key that their record had, by that key.
 pub(crate) struct Parked {
@@ -79,6 +83,17 @@ impl Parked {
     }
 }
 
+/// Adds to the batch what deletes an orphan.
+fn delete_data_and_record(batch: &mut Batch, inode: &Inode, record: &Record) {
+    let own = key::orphan_key(inode.number.0);
+    if record.has_data() {
+        let lies_under = if record.parked.is_empty() { &own } else { &record.parked };
+        batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(lies_under)));
+        batch.note_freed(record.data_bytes());
+    }
+    batch.delete(Tree::Metadata, own);
+}
+
 impl FileSystem {
     /// Adds to the batch what moves parked orphans to their own keys, for those that are (still) parked. Their states are
     /// locked. Give the result to [`FileSystem::settle_evicted`] once the batch is applied.
@@ -113,20 +128,61 @@ impl FileSystem {
 
     /// Deletes an orphan that was just detached, and takes it out of the table. Its state is locked.
     pub(crate) fn delete_orphan(&self, inode: &Inode, record: &Record) {
-        let own = key::orphan_key(inode.number.0);
         let mut batch = Batch::reclaiming();
-        if record.has_data() {
-            let lies_under = if record.parked.is_empty() { &own } else { &record.parked };
-            batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(lies_under)));
-            batch.note_freed(record.data_bytes());
-        }
-        batch.delete(Tree::Metadata, own);
+        delete_data_and_record(&mut batch, inode, record);
         // Where this fails the volume takes no changes any more, and the next open deletes the orphan.
         let _ = self.store.apply(batch);
+        self.settle_deleted(inode, record);
+    }
+
+    fn settle_deleted(&self, inode: &Inode, record: &Record) {
         if !record.parked.is_empty() {
             self.parked.remove(&record.parked);
         }
         self.table.remove(inode.number);
+    }
+
+    /// Gives back references of many inodes. Orphans among them that have none left are deleted in one record for many.
+    pub(crate) fn forget_inodes(&self, forgotten: &[(InodeNumber, u64)]) {
+        let mut orphans = Vec::new();
+        for &(number, count) in forgotten {
+            if let Some(inode) = self.release_inode(number, count) {
+                if matches!(inode.place(), Place::Orphan) {
+                    orphans.push(inode);
+                } else {
+                    self.drop_unreferenced(inode);
+                }
+            }
+        }
+        orphans.sort_by_key(|inode| inode.number);
+        orphans.dedup_by_key(|inode| inode.number);
+        for some in orphans.chunks(DELETED_AT_ONCE) {
+            self.drop_orphans(some);
+        }
+    }
+
+    /// As [`FileSystem::drop_unreferenced`], for inodes that had no name a moment ago, in the order of their numbers.
+    fn drop_orphans(&self, orphans: &[Arc<Inode>]) {
+        let epoch = self.namespace.read();
+        let mut batch = Batch::reclaiming();
+        let mut deleted = Vec::with_capacity(orphans.len());
+        let mut named = Vec::new();
+        for inode in orphans {
+            let mut state = inode.write_any();
+            if !matches!(inode.place(), Place::Orphan) {
+                named.push(inode.clone());
+            } else if inode.detach(&mut state) {
+                delete_data_and_record(&mut batch, inode, &state.record);
+                deleted.push((inode, state));
+            }
+        }
+        // As above. Until then the states stay locked: whoever needs a key under which something is parked waits for them.
+        let _ = self.store.apply(batch);
+        for (inode, state) in &deleted {
+            self.settle_deleted(inode, &state.record);
+        }
+        drop((deleted, epoch));
+        named.into_iter().for_each(|inode| self.drop_unreferenced(inode));
     }
 
     /// Deletes every orphan in memory, referenced or not: the volume is about to be closed.

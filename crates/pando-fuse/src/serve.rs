@@ -105,7 +105,9 @@ impl Server {
         match operation {
             Operation::Forget { count } => fs.forget(InodeNumber(header.node), *count),
             Operation::ForgetMany(inodes) => {
-                inodes.iter().for_each(|&(inode, count)| fs.forget(InodeNumber(inode), count));
+                let forgotten: Vec<_> =
+                    inodes.iter().map(|&(inode, count)| (InodeNumber(inode), count)).collect();
+                fs.forget_many(&forgotten);
             }
             _ => unreachable!("no other request is called a forget"),
         }

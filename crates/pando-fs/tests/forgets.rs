@@ -1,0 +1,49 @@
+//! Inodes that are forgotten many at a time.
+
+mod common;
+
+use bytes::Bytes;
+use common::Volume;
+use pando_fs::operations::{Operations, ROOT};
+use pando_fs::{Error, InodeNumber};
+
+#[test]
+fn unlinked_files_that_are_forgotten_together_are_deleted_by_few_records() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    let files: Vec<InodeNumber> = (0..200).map(|n| volume.file(directory, &format!("f{n}"))).collect();
+    let still_named = volume.file(directory, "named");
+    let linked = volume.file(directory, "linked");
+    volume.fs.link(linked, ROOT, b"other name").unwrap();
+    for (n, file) in files.iter().enumerate() {
+        volume.write(*file, 0, b"contents");
+        volume.fs.unlink(&volume.caller, directory, format!("f{n}").as_bytes()).unwrap();
+    }
+    // The key of the first is in use again, and so its data lie elsewhere.
+    let again = volume.file(directory, "f0");
+    volume.write(again, 0, b"new");
+    // One of them is referred to once more than is forgotten.
+    let kept = files[150];
+    let entry = volume.fs.link(kept, directory, b"kept").unwrap();
+    assert_eq!(entry.attributes.inode, kept);
+    volume.fs.unlink(&volume.caller, directory, b"kept").unwrap();
+
+    let mut forgotten: Vec<(InodeNumber, u64)> = files.iter().rev().map(|file| (*file, 1)).collect();
+    forgotten.extend([(still_named, 1), (linked, 2), (files[0], 1), (InodeNumber(1 << 40), 7), (ROOT, 1)]);
+    let before = volume.fs.engine().stats().batches;
+    volume.fs.forget_many(&forgotten);
+    let records = volume.fs.engine().stats().batches - before;
+    assert!(records <= 4, "{records} records for 199 orphans");
+    for file in files.iter().filter(|file| **file != kept) {
+        assert_eq!(volume.fs.get_attributes(*file), Err(Error::Stale));
+    }
+    assert_eq!(volume.read(kept, 0, 100), b"contents");
+    assert_eq!(volume.read(again, 0, 100), b"new");
+    assert_eq!(volume.names(directory), ["f0", "linked", "named"]);
+
+    volume.fs.forget(kept, 1);
+    assert_eq!(volume.fs.write(kept, 0, Bytes::from_static(b"x"), false, false), Err(Error::Stale));
+    let volume = volume.remount(false);
+    volume.assert_clean();
+    assert_eq!(volume.names(volume.walk("d").unwrap()), ["f0", "linked", "named"]);
+}
