@@ -135,6 +135,11 @@ impl Writer {
         Self::default()
     }
 
+    /// An empty one with room for so many bytes.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { bytes: Vec::with_capacity(capacity) }
+    }
+
     /// Bytes written.
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -222,6 +227,11 @@ impl PieceWriter {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty one with room for so many bytes of its own.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { fields: Writer::with_capacity(capacity), ..Self::default() }
     }
 
     /// Bytes written, those of references included.

@@ -200,7 +200,8 @@ pub fn encode_record(operations: &[Operation]) -> RecordPieces {
 /// # Panics
 /// If `unbound` names an operation that is no put.
 pub fn encode_record_unbound(operations: &[Operation], unbound: impl Fn(usize) -> bool) -> RecordPieces {
-    let mut writer = start(OPERATIONS);
+    let room: usize = operations.iter().map(room_for).sum();
+    let mut writer = start(OPERATIONS, RECORD_HEAD_LENGTH + room);
     writer.fields.length(operations.len());
     for (i, operation) in operations.iter().enumerate() {
         encode_operation(&mut writer, operation, unbound(i));
@@ -210,7 +211,8 @@ pub fn encode_record_unbound(operations: &[Operation], unbound: impl Fn(usize) -
 
 /// A binding record.
 pub fn encode_binding(binding: &Binding) -> RecordPieces {
-    let mut writer = start(BINDING);
+    let mut writer =
+        start(BINDING, RECORD_HEAD_LENGTH + 12 + binding.pieces.len() * BoundPiece::ENCODED_LENGTH);
     writer.fields.length(binding.pieces.len());
     writer.fields.u64(binding.lsn.0);
     writer.fields.u32(binding.operation);
@@ -218,8 +220,19 @@ pub fn encode_binding(binding: &Binding) -> RecordPieces {
     finish(writer)
 }
 
-fn start(kind: u8) -> PieceWriter {
-    let mut writer = PieceWriter::new();
+/// About as many bytes as an operation takes without its long values.
+fn room_for(operation: &Operation) -> usize {
+    const FIELDS: usize = 24;
+    let (key, value) = match operation {
+        Operation::Put { key, value, .. } => (key, value.len()),
+        Operation::PutRun { prefix, bytes, .. } => (prefix, bytes.len()),
+        other => return FIELDS + other.length(),
+    };
+    FIELDS + key.len() + if value < PieceWriter::REFERENCE_LENGTH_MIN { value } else { 0 }
+}
+
+fn start(kind: u8, room: usize) -> PieceWriter {
+    let mut writer = PieceWriter::with_capacity(room);
     writer.fields.u32(0);
     writer.fields.u8(kind);
     writer.fields.zeros(3);

@@ -19,7 +19,8 @@ impl FileSystem {
         let epoch = self.namespace.read();
         let mut state = inode.write()?;
         let now = self.now();
-        let mut edit = Edit::new(state.record.clone(), inode.data_prefix(*epoch, &state.record)?);
+        let (key, prefix) = inode.key_and_data_prefix(*epoch, &state.record)?;
+        let mut edit = Edit::new(state.record.clone(), prefix);
         if let Some(size) = set.size {
             check_regular(&inode)?;
             check_size(Some(size))?;
@@ -47,7 +48,7 @@ impl FileSystem {
         if state.record.has_large_xattrs() {
             delete_lost_values(&mut edit.batch, &edit.prefix, &state.record, &edit.record);
         }
-        let (batch, record) = edit.finish(inode.key(*epoch)?, true);
+        let (batch, record) = edit.finish(key, true);
         self.store.apply(batch)?;
         state.set_record(record);
         Ok(state.record.attributes(number))

@@ -5,7 +5,7 @@
 //! reply; the handle remembers the names of its latest replies, and of older ones each 64th (an *anchor*), from
 //! which it counts on.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +13,7 @@ use bytes::Bytes;
 use pando_engine::{Bound, KeyRange, ScanLimit, Tree};
 use parking_lot::Mutex;
 
+use crate::hash::{NameSet, NumberMap};
 use crate::inode::Inode;
 use crate::link::{Found, linked_number};
 use crate::locks::{self, Rank};
@@ -40,7 +41,7 @@ const CHUNK: usize = 128;
 /// Open listings.
 pub(crate) struct Listings {
     next: AtomicU64,
-    handles: Mutex<HashMap<u64, Arc<locks::Mutex<Listing>>>>,
+    handles: Mutex<NumberMap<u64, Arc<locks::Mutex<Listing>>>>,
 }
 
 impl Listings {
@@ -78,8 +79,10 @@ struct Listing {
     latest: u64,
     recent: BTreeMap<u64, Bytes>,
     anchors: BTreeMap<u64, Bytes>,
+    /// The cookie behind which nothing followed, and the version of the names then.
+    end: Option<(u64, u64)>,
     /// All names since the start, while they were read one after the other, and the version of the names at the start.
-    collected: Option<(u64, HashSet<Bytes>)>,
+    collected: Option<(u64, NameSet)>,
 }
 
 impl Listing {
@@ -89,6 +92,7 @@ impl Listing {
             latest: BEHIND_SNAPSHOTS,
             recent: BTreeMap::new(),
             anchors: BTreeMap::from([(BEHIND_SNAPSHOTS, Bytes::new())]),
+            end: None,
             collected: None,
         }
     }
@@ -167,13 +171,17 @@ impl FileSystem {
         loop {
             let epoch = self.namespace.read();
             let mut names = directory.names()?;
+            // The reader asks once more before it believes that it has seen all.
+            if listing.end == Some((start, names.version())) {
+                return Ok(());
+            }
             let path = match directory.path(*epoch) {
                 // A directory that was removed has no names.
                 Err(Error::NotFound) => return Ok(()),
                 path => path?,
             };
             if start == BEHIND_SNAPSHOTS && behind.is_empty() && !names.is_complete() {
-                listing.collected = Some((names.version(), HashSet::new()));
+                listing.collected = Some((names.version(), NameSet::default()));
             }
             let chunk = Chunk { directory: &directory, path: &path, attributes };
             match self.read_chunk(
@@ -238,6 +246,7 @@ impl FileSystem {
             *behind = name;
         }
         if scan.rest.is_none() {
+            listing.end = Some((listing.latest, names.version()));
             if let Some((version, all)) = listing.collected.take()
                 && version == names.version()
             {

@@ -115,14 +115,15 @@ impl FileSystem {
         if bytes.is_empty() {
             return Ok(());
         }
-        let mut edit = Edit::new(state.record.clone(), inode.data_prefix(*epoch, &state.record)?);
+        let (key, prefix) = inode.key_and_data_prefix(*epoch, &state.record)?;
+        let mut edit = Edit::new(state.record.clone(), prefix);
         edit.write(offset, bytes);
         edit.touch(self.now());
         let replace = kill_set_id && kill_privileges(&mut edit.record);
         if replace && state.record.has_large_xattrs() {
             crate::xattr::delete_lost_values(&mut edit.batch, &edit.prefix, &state.record, &edit.record);
         }
-        let (batch, record) = edit.finish(inode.key(*epoch)?, replace);
+        let (batch, record) = edit.finish(key, replace);
         self.store.apply(batch)?;
         state.set_record(record);
         Ok(())

@@ -342,11 +342,15 @@ impl Inode {
 
     /// What the keys of blocks and large extended attributes begin with.
     pub(crate) fn data_prefix(&self, epoch: u64, record: &Record) -> Result<Bytes> {
-        if record.parked.is_empty() {
-            Ok(key::data_prefix(&self.key(epoch)?))
-        } else {
-            Ok(key::data_prefix(&record.parked))
-        }
+        Ok(self.key_and_data_prefix(epoch, record)?.1)
+    }
+
+    /// See [`Inode::key`] and [`Inode::data_prefix`].
+    pub(crate) fn key_and_data_prefix(&self, epoch: u64, record: &Record) -> Result<(Bytes, Bytes)> {
+        let key = self.key(epoch)?;
+        let owner = if record.parked.is_empty() { &key } else { &record.parked };
+        let prefix = key::data_prefix(owner);
+        Ok((key, prefix))
     }
 }
 

@@ -17,6 +17,7 @@ pub mod error;
 mod file;
 mod file_system;
 mod frozen;
+mod hash;
 mod inode;
 mod link;
 mod locks;

@@ -4,12 +4,12 @@
 //! since the mount, all names there are, so that an absent name is answered, and a file is created, without a read. The
 //! memory that all complete directories use is bounded; a directory that would pass it forgets its names.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
+use crate::hash::{NameMap, NameSet};
 use crate::operations::InodeNumber;
 
 /// Bytes that a remembered name costs on top of its own.
@@ -41,8 +41,8 @@ impl NameBudget {
 
 /// The names of one directory.
 pub(crate) struct Names {
-    known: HashMap<Bytes, InodeNumber>,
-    complete: Option<HashSet<Bytes>>,
+    known: NameMap<InodeNumber>,
+    complete: Option<NameSet>,
     charged: usize,
     budget: Arc<NameBudget>,
     /// Counts changes, so that a listing can tell whether it saw one state of the directory.
@@ -52,7 +52,13 @@ pub(crate) struct Names {
 impl Names {
     /// Nothing is known; or, of a directory just made, that it is empty.
     pub(crate) fn new(budget: Arc<NameBudget>, just_made: bool) -> Self {
-        Self { known: HashMap::new(), complete: just_made.then(HashSet::new), charged: 0, budget, version: 0 }
+        Self {
+            known: NameMap::default(),
+            complete: just_made.then(NameSet::default),
+            charged: 0,
+            budget,
+            version: 0,
+        }
     }
 
     /// The inode of a name, if it is in the inode table.
@@ -113,7 +119,7 @@ impl Names {
     }
 
     /// These are all names there are; taken if there is room for them.
-    pub(crate) fn set_complete(&mut self, names: HashSet<Bytes>) {
+    pub(crate) fn set_complete(&mut self, names: NameSet) {
         self.forget_completeness();
         let cost = names.iter().map(|name| name.len() + NAME_OVERHEAD).sum();
         if self.budget.take(cost) {

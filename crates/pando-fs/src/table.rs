@@ -1,11 +1,11 @@
 //! The inode table: every inode that a user of this layer may name by number, and their ancestors.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::hash::NumberMap;
 use crate::inode::{Inode, Place};
 use crate::operations::InodeNumber;
 
@@ -13,7 +13,7 @@ const SHARDS: usize = 16;
 
 #[derive(Default)]
 struct Shard {
-    inodes: HashMap<InodeNumber, Arc<Inode>>,
+    inodes: NumberMap<InodeNumber, Arc<Inode>>,
     /// How many inodes have left.
     removals: u64,
 }

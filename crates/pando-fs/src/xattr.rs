@@ -138,11 +138,11 @@ impl FileSystem {
         let mut state = inode.write()?;
         let mut record = state.record.clone();
         let mut batch = Batch::new();
-        let prefix = inode.data_prefix(*epoch, &record)?;
+        let (key, prefix) = inode.key_and_data_prefix(*epoch, &record)?;
         change(&mut record, &mut batch, &prefix)?;
         delete_lost_values(&mut batch, &prefix, &state.record, &record);
         record.changed = self.now();
-        batch.put(Tree::Metadata, inode.key(*epoch)?, record.encode());
+        batch.put(Tree::Metadata, key, record.encode());
         self.store.apply(batch)?;
         state.set_record(record);
         Ok(())

@@ -219,9 +219,19 @@ impl MessageBuffer {
         }
         self.newest = self.newest.max(msn);
         self.eat(&range);
-        let at = self.ranges.partition_point(|(fragment, _)| fragment.upper <= range.lower);
+        let at = self.first_above(&range.lower);
         self.bytes += Self::range_weight(&range);
         self.ranges.insert(at, (range, msn));
+    }
+
+    /// The first fragment that reaches above a bound. Files are deleted in key order for the most part.
+    fn first_above(&self, bound: &Bound) -> usize {
+        match self.ranges.last() {
+            Some((last, _)) if last.upper > *bound => {
+                self.ranges.partition_point(|(fragment, _)| fragment.upper <= *bound)
+            }
+            _ => self.ranges.len(),
+        }
     }
 
     /// Adds a goto: it eats the messages that it covers.
@@ -240,14 +250,17 @@ impl MessageBuffer {
 
     /// Drops everything inside a range; fragments that reach over its ends are cut back (BUF-2).
     pub(crate) fn eat(&mut self, range: &KeyRange) {
-        let eaten: Vec<Bytes> = self.keyed_in(range).map(|(key, _)| key.clone()).collect();
-        for key in eaten {
-            if let Some((_, pending)) = self.keyed.remove(&key) {
-                self.bytes -= Self::keyed_weight(&key, &pending);
+        if !self.keyed.is_empty() {
+            let eaten: Vec<Bytes> = self.keyed_in(range).map(|(key, _)| key.clone()).collect();
+            for key in eaten {
+                if let Some((_, pending)) = self.keyed.remove(&key) {
+                    self.bytes -= Self::keyed_weight(&key, &pending);
+                }
             }
         }
-        let first = self.ranges.partition_point(|(fragment, _)| fragment.upper <= range.lower);
-        let last = self.ranges.partition_point(|(fragment, _)| fragment.lower < range.upper);
+        let first = self.first_above(&range.lower);
+        let overlapping = self.ranges[first..].partition_point(|(fragment, _)| fragment.lower < range.upper);
+        let last = first + overlapping;
         if first < last {
             let cut: Vec<_> = self.ranges[first..last]
                 .iter()

@@ -106,7 +106,8 @@ pub(super) fn encode(stamp: &Stamp, records: Vec<Record>, bindings: Vec<Binding>
     let record_count = records.len().try_into().expect("a batch has few records");
     let mut pieces = Vec::with_capacity(records.len());
     for (lsn, record) in (stamp.first.0..).zip(records) {
-        match bound.remove(&Lsn(lsn)) {
+        let bindings = if bound.is_empty() { None } else { bound.remove(&Lsn(lsn)) };
+        match bindings {
             Some(bindings) => pieces.extend(encode_bound(record, &bindings)),
             None => pieces.push(record.encoded),
         }

@@ -3,7 +3,7 @@
 //! What writes and name operations change lies in one run of bytes, the *hot part*, so that each of them is one blind
 //! attribute update (`FieldUpdate::Set`) of [`Record::hot_update`]; everything else replaces the record.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use pando_engine::FieldUpdate;
 
 use super::Timestamp;
@@ -30,6 +30,15 @@ pub enum XattrValue {
     Inline(Bytes),
     /// Kept in the data index; the bytes it has there.
     Large(u32),
+}
+
+impl XattrValue {
+    fn inline(&self) -> &[u8] {
+        match self {
+            Self::Inline(value) => value,
+            Self::Large(_) => &[],
+        }
+    }
 }
 
 /// An extended attribute.
@@ -157,7 +166,11 @@ impl Record {
 
     /// The record's bytes.
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(FIXED_LENGTH + 16 + self.target.len());
+        let variable: usize =
+            self.xattrs.iter().map(|xattr| 6 + xattr.name.len() + xattr.value.inline().len()).sum();
+        let counts = 3 * size_of::<u32>();
+        let mut out =
+            Vec::with_capacity(FIXED_LENGTH + counts + self.target.len() + self.parked.len() + variable);
         out.put_u8(RECORD_VERSION);
         out.put_u8(RECORD_KIND);
         out.put_u16_le((type_bits(self.file_type) | self.mode) as u16);
@@ -180,20 +193,20 @@ impl Record {
         out.put_slice(&self.parked);
         out.put_u32_le(self.xattrs.len() as u32);
         for xattr in &self.xattrs {
-            let (large, length, bytes) = match &xattr.value {
-                XattrValue::Inline(value) => (0, value.len() as u32, &value[..]),
-                XattrValue::Large(length) => (1, *length, &[][..]),
+            let (large, length) = match &xattr.value {
+                XattrValue::Inline(value) => (0, value.len() as u32),
+                XattrValue::Large(length) => (1, *length),
             };
             out.put_u8(large);
             out.put_u8(xattr.name.len() as u8);
             out.put_u32_le(length);
             out.put_slice(&xattr.name);
-            out.put_slice(bytes);
+            out.put_slice(xattr.value.inline());
         }
-        out.freeze()
+        out.into()
     }
 
-    fn encode_hot(&self, out: &mut BytesMut) {
+    fn encode_hot(&self, out: &mut Vec<u8>) {
         out.put_u64_le(self.size);
         out.put_u64_le(self.blocks);
         out.put_u64_le(self.entries);
@@ -207,9 +220,9 @@ impl Record {
 
     /// The blind update that brings the hot part of a stored record to what it is here.
     pub fn hot_update(&self) -> Vec<FieldUpdate> {
-        let mut hot = BytesMut::with_capacity(FIXED_LENGTH - HOT_OFFSET);
+        let mut hot = Vec::with_capacity(FIXED_LENGTH - HOT_OFFSET);
         self.encode_hot(&mut hot);
-        vec![FieldUpdate::Set { offset: HOT_OFFSET as u16, bytes: hot.freeze() }]
+        vec![FieldUpdate::Set { offset: HOT_OFFSET as u16, bytes: hot.into() }]
     }
 
     /// Reads a record. Never trusts the bytes; the result shares none of them.
