@@ -70,7 +70,15 @@ fn output<S: AsRef<OsStr>>(words: &[S], directory: Option<&Path>) -> Result<Outp
         return Ok(output);
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(Error::Program(format!("'{text}': {}: {}", output.status, said.trim_end())))
+    Err(Error::Program(format!("'{text}': {}: {}", output.status, shortened(said.trim_end()))))
+}
+
+/// The first line and the number of the others: a program may have the same to say of every file.
+fn shortened(said: &str) -> String {
+    match said.lines().count() {
+        0..=3 => said.to_owned(),
+        lines => format!("{} (and {} more lines)", said.lines().next().unwrap_or_default(), lines - 1),
+    }
 }
 
 fn command<S: AsRef<OsStr>>(words: &[S]) -> Option<Command> {
@@ -112,6 +120,10 @@ mod tests {
         let error = run_text("/no/such/program", &[]).unwrap_err().to_string();
         assert!(error.contains("cannot be started"), "{error}");
         assert!(run_text("  ", &[]).is_err());
+        assert_eq!(
+            (shortened("a\nb"), shortened("a\nb\nc\nd")),
+            ("a\nb".to_owned(), "a (and 3 more lines)".to_owned())
+        );
     }
 
     #[test]
