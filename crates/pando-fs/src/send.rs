@@ -114,7 +114,8 @@ impl Snapshot {
 
 impl FileSystem {
     /// Writes a snapshot to a stream: what differs from the base, or all of it. A writable one is sent as it is at the start. A read-only one, or a base,
-    /// that is deleted meanwhile is an error, and what was written has no end. Waits for the device and for the output.
+    /// that is deleted meanwhile is an error, and what was written has no end. With a base, directories and large files that came or went since are
+    /// kept in memory, some hundred bytes each, to find those that were moved. Waits for the device and for the output.
     pub fn send_snapshot(
         &self,
         name: &[u8],
