@@ -36,7 +36,7 @@ struct Personality {
     /// Loops of all threads together, in the short run and in the full one.
     loops: [u64; 2],
     /// One loop; how many operations it did.
-    body: fn(&Worker<'_>, &mut Random) -> Result<u64, Error>,
+    body: fn(&Worker<'_>, &mut Thread) -> Result<u64, Error>,
 }
 
 const FILE_SERVER: Personality = Personality {
@@ -49,10 +49,10 @@ const FILE_SERVER: Personality = Personality {
         mean_width: 20,
     },
     loops: [6_000, 60_000],
-    body: |worker, random| {
+    body: |worker, Thread { random, buffer }| {
         Ok(worker.create(random, true)?
             + worker.append(random)?
-            + worker.read()?
+            + worker.read(buffer)?
             + worker.delete()?
             + worker.stat()?)
     },
@@ -63,10 +63,10 @@ const WEB_SERVER: Personality = Personality {
     threads: 100,
     shape: |_| Shape { files: 1_000, made_percent: 100, mean_bytes: 16 << 10, mean_width: 20 },
     loops: [6_000, 60_000],
-    body: |worker, random| {
+    body: |worker, Thread { random, buffer }| {
         let mut operations = 0;
         for _ in 0..10 {
-            operations += worker.read()?;
+            operations += worker.read(buffer)?;
         }
         Ok(operations + worker.append_log(random)?)
     },
@@ -82,14 +82,20 @@ const WEB_PROXY: Personality = Personality {
         mean_width: 1_000_000,
     },
     loops: [12_000, 120_000],
-    body: |worker, random| {
+    body: |worker, Thread { random, buffer }| {
         let mut operations = worker.delete()? + worker.create(random, false)?;
         for _ in 0..5 {
-            operations += worker.read()?;
+            operations += worker.read(buffer)?;
         }
         Ok(operations)
     },
 };
+
+/// What a thread has of its own.
+struct Thread {
+    random: Random,
+    buffer: Vec<u8>,
+}
 
 /// What a thread works on.
 struct Worker<'a> {
@@ -127,14 +133,11 @@ impl Worker<'_> {
     }
 
     /// Open, read to the end, close.
-    fn read(&self) -> Result<u64, Error> {
+    fn read(&self, buffer: &mut [u8]) -> Result<u64, Error> {
         let Some(index) = self.set.pick() else { return Ok(0) };
         let (path, _) = self.set.file(index);
         let mut file = at("cannot open", path, File::open(path))?;
-        let mut buffer = vec![0; 64 << 10];
-        while at("cannot read", path, file.read(&mut buffer))? > 0 {
-            buffer.resize(IO_BYTES, 0);
-        }
+        while at("cannot read", path, file.read(buffer))? > 0 {}
         drop(file);
         self.set.done(index);
         Ok(3)
@@ -196,9 +199,9 @@ fn run(volume: &Volume, personality: &Personality) -> Result<Measurement, Error>
     let worker = Worker { set: &set, log: &log };
     let begin = Instant::now();
     in_threads(personality.threads, |thread| {
-        let mut random = Random(thread);
+        let mut thread = Thread { random: Random(thread), buffer: vec![0; IO_BYTES] };
         while next.fetch_add(1, Ordering::Relaxed) < loops {
-            let done = (personality.body)(&worker, &mut random)?;
+            let done = (personality.body)(&worker, &mut thread)?;
             operations.fetch_add(done, Ordering::Relaxed);
         }
         Ok(())
