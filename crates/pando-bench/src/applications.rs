@@ -100,7 +100,7 @@ pub const IMAP: &[Row] = &[Row {
     short: true,
     needs: Needs::Machine(Requirement {
         is_met: || rustix::process::geteuid().is_root() && imap::is_installed(),
-        what: "root, and the package dovecot-imapd",
+        what: "root, and version 2.3 of Dovecot (dovecot-imapd)",
     }),
     lines: &[rate("imap", "ops/s")],
     prepare: imap::prepare,

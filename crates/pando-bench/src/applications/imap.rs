@@ -27,9 +27,11 @@ const OPERATIONS: [u64; 2] = [250, 10_000];
 /// A port may be taken between being found free and being used.
 const PORTS_TRIED: u64 = 3;
 
-/// Whether the server's programs are there.
+/// Whether the server's programs are there, of the versions whose configuration is known here.
 pub fn is_installed() -> bool {
-    ["/usr/sbin/dovecot", "/usr/lib/dovecot/imap"].iter().all(|path| Path::new(path).is_file())
+    let version = || std::process::Command::new("/usr/sbin/dovecot").arg("--version").output();
+    Path::new("/usr/lib/dovecot/imap").is_file()
+        && version().is_ok_and(|output| output.stdout.starts_with(b"2.3."))
 }
 
 fn home(volume: &Volume) -> PathBuf {

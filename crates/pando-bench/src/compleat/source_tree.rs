@@ -136,6 +136,7 @@ pub fn tar(volume: &Volume) -> Result<Measurement, Error> {
 
 /// Entries deleted.
 pub fn remove(volume: &Volume) -> Result<Measurement, Error> {
+    load_bytes::are(0);
     let begin = Instant::now();
     command::run(&["rm".to_owned(), "-rf".to_owned(), tree(volume).display().to_string()])?;
     volume.sync()?;

@@ -8,7 +8,9 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -16,6 +18,9 @@ use crate::control::{FromPieces, Pieces, REQUEST_BYTES_MAX, check_directory, loc
 
 /// What is said before an answer is gathered to pieces of so many bytes.
 const PIECE_BYTES: usize = 256 << 10;
+
+/// How long a listener rests that cannot have another connection, for want of descriptors say.
+const REST: Duration = Duration::from_millis(50);
 
 /// What the daemon answers to a request; `None` if there is no such request.
 ///
@@ -38,6 +43,8 @@ pub struct ControlServer {
     path: PathBuf,
     /// The socket's own file, by inode number: another daemon's may be at the path by the time this one ends.
     inode: u64,
+    listener: UnixListener,
+    closed: Arc<AtomicBool>,
     end: Arc<Mutex<End>>,
 }
 
@@ -70,9 +77,15 @@ impl ControlServer {
         let inode = path.symlink_metadata()?.ino();
         drop(lock);
         let end = Arc::<Mutex<End>>::default();
-        let server = Self { directory: directory.to_owned(), path, inode, end: end.clone() };
+        let (accepting, closed) = (listener.try_clone()?, Arc::<AtomicBool>::default());
+        let (directory, is_closed) = (directory.to_owned(), closed.clone());
+        let server = Self { directory, path, inode, listener, closed, end: end.clone() };
         std::thread::Builder::new().name("pando-control".into()).spawn(move || {
-            for stream in listener.incoming().flatten() {
+            while !is_closed.load(Ordering::Acquire) {
+                let Ok((stream, _)) = accepting.accept() else {
+                    std::thread::sleep(REST);
+                    continue;
+                };
                 let (answer, end) = (answer.clone(), end.clone());
                 let serve = move || serve(stream, &*answer, &end);
                 // A client that is not served sees the end of its connection.
@@ -110,6 +123,9 @@ impl ControlServer {
 impl Drop for ControlServer {
     fn drop(&mut self) {
         self.hide();
+        self.closed.store(true, Ordering::Release);
+        // Ends the wait of the thread that accepts; nobody finds the socket any more.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 }
 
@@ -309,6 +325,19 @@ mod tests {
         drop(server);
     }
 
+    /// Each mount of a snapshot has a socket of its own, and the daemon outlives it.
+    #[test]
+    fn a_server_that_is_gone_leaves_no_thread_and_no_descriptor() {
+        let directory = tempfile::tempdir().unwrap();
+        let answer: Arc<Answer> = Arc::new(|_: &str, _: &Value, _: Talk<'_>| None);
+        let is_let_go = Arc::downgrade(&answer);
+        drop(ControlServer::start(directory.path(), "0:53", answer).unwrap());
+        // What its thread holds goes when the thread ends.
+        while is_let_go.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn a_directory_that_others_can_change_is_not_used() {
         let directory = tempfile::tempdir().unwrap();
@@ -325,8 +354,8 @@ mod tests {
         }
         std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         drop(start().unwrap());
-        if rustix::process::geteuid().is_root() {
-            std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+        // Not where that is up to others, or a name space knows one user only.
+        if std::os::unix::fs::chown(&path, Some(65_534), None).is_ok() {
             refused("belongs to another user");
         }
         std::fs::remove_dir_all(&path).unwrap();

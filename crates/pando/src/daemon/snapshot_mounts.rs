@@ -46,9 +46,11 @@ impl SnapshotMounts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where they are mounted.
+    /// Where they are mounted. One that was just unmounted may still be on its way out.
     pub fn mountpoints(&self) -> Vec<PathBuf> {
-        self.lock().unmounters.iter().map(|(_, unmounter)| unmounter.mountpoint().to_owned()).collect()
+        let unmounters = self.lock().unmounters.clone();
+        let mounted = unmounters.iter().filter(|(_, unmounter)| unmounter.is_mounted());
+        mounted.map(|(_, unmounter)| unmounter.mountpoint().to_owned()).collect()
     }
 
     /// Unmounts all; those that are in use live on for their users.

@@ -181,7 +181,7 @@ refused 'it is mounted' snapshot delete "$M" one
 for i in $(seq 20); do
     "$PANDO" mount -o snapshot=one "$IMAGE" "$S"; umount -i "$S"
     "$PANDO" mount -o snapshot=one "$IMAGE" "$T"
-    refused "mounted on $T" "$PANDO" umount "$M"
+    refused 'is mounted on' "$PANDO" umount "$M"
     umount -i "$T"
 done
 snapshot create "$M" two
