@@ -125,12 +125,16 @@ impl Volume {
         let bytes = record.bytes();
         loop {
             // Which nodes there are must not change between plan and surgery (TREE-2).
-            let waiting = Tree::ALL.map(|tree| self.root(tree).maintenance.announce_clone());
-            let tokens = Tree::ALL.map(|tree| self.root(tree).maintenance.wait());
-            drop(waiting);
+            let tokens = Tree::ALL.map(|tree| {
+                let maintenance = &self.root(tree).maintenance;
+                // Not before it waits for this very token: who pauses for it would find nobody to give it to.
+                let _waiting = maintenance.announce_clone();
+                maintenance.wait()
+            });
             let mut sequencer = self.sequencer.lock();
             if !self.log.room_for(bytes) {
                 drop((sequencer, tokens));
+                self.wake_turned_away();
                 self.check_writable()?;
                 self.wait_for_log_room()?;
                 continue;
@@ -237,7 +241,11 @@ impl Volume {
     fn wait_for_log_room(&self) -> Result<()> {
         self.want_checkpoint();
         match self.options.background {
-            crate::Background::Manual => self.checkpoint(false),
+            crate::Background::Manual => {
+                // What is queued is behind the cut.
+                self.log.write_out(self.binder())?;
+                self.checkpoint(false)
+            }
             crate::Background::Threads => {
                 self.wait_for_progress();
                 Ok(())

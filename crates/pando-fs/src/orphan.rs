@@ -25,6 +25,9 @@ use crate::{FileSystem, Result};
 /// Orphans that one record deletes, at most.
 const DELETED_AT_ONCE: usize = 64;
 
+/// Bytes of such a record from which on no more orphans come to it: what the log of the smallest volume takes, many times over.
+const DELETED_BYTES: usize = 32 << 10;
+
 /// Orphans whose data lie under the key that their record had, by that key.
 pub(crate) struct Parked {
     by_key: Mutex<BTreeMap<Bytes, Arc<Inode>>>,
@@ -156,23 +159,32 @@ impl FileSystem {
         }
         orphans.sort_by_key(|inode| inode.number);
         orphans.dedup_by_key(|inode| inode.number);
-        for some in orphans.chunks(DELETED_AT_ONCE) {
-            self.drop_orphans(some);
+        let mut rest = &orphans[..];
+        while !rest.is_empty() {
+            rest = &rest[self.drop_orphans(rest)..];
         }
     }
 
-    /// As [`FileSystem::drop_unreferenced`], for inodes that had no name a moment ago, in the order of their numbers.
-    fn drop_orphans(&self, orphans: &[Arc<Inode>]) {
+    /// As [`FileSystem::drop_unreferenced`], for the first of these inodes, which had no name a moment ago, in the order of their
+    /// numbers: as many as one record deletes. Returns how many.
+    fn drop_orphans(&self, orphans: &[Arc<Inode>]) -> usize {
         let epoch = self.namespace.read();
         let mut batch = Batch::reclaiming();
         let mut deleted = Vec::with_capacity(orphans.len());
         let mut named = Vec::new();
+        let (mut bytes, mut looked_at) = (0, 0);
         for inode in orphans {
+            if deleted.len() == DELETED_AT_ONCE || bytes >= DELETED_BYTES {
+                break;
+            }
+            looked_at += 1;
             let mut state = inode.write_any();
             if !matches!(inode.place(), Place::Orphan) {
                 named.push(inode.clone());
             } else if inode.detach(&mut state) {
                 delete_data_and_record(&mut batch, inode, &state.record);
+                // The key is in both ends of the range of its data.
+                bytes += 2 * state.record.parked.len() + 100;
                 deleted.push((inode, state));
             }
         }
@@ -183,6 +195,7 @@ impl FileSystem {
         }
         drop((deleted, epoch));
         named.into_iter().for_each(|inode| self.drop_unreferenced(inode));
+        looked_at
     }
 
     /// Deletes every orphan in memory, referenced or not: the volume is about to be closed.

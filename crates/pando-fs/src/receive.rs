@@ -221,6 +221,9 @@ impl FileSystem {
     }
 }
 
+/// Moves of a record. A directory is three clones, and a tree is healed after eight: more at once would hold up everybody else.
+const MOVES_AT_ONCE: usize = 2;
+
 /// Moves in pieces that a record holds.
 fn in_batches(mut moves: &[Move]) -> impl Iterator<Item = &[Move]> {
     std::iter::from_fn(move || {
@@ -230,7 +233,7 @@ fn in_batches(mut moves: &[Move]) -> impl Iterator<Item = &[Move]> {
             bytes += 3 * (moved.length() + 64);
             bytes <= BATCH_BYTES
         };
-        let count = moves.iter().take_while(fits).count().max(1).min(moves.len());
+        let count = moves.iter().take(MOVES_AT_ONCE).take_while(fits).count().max(1).min(moves.len());
         let (now, later) = moves.split_at(count);
         moves = later;
         (!now.is_empty()).then_some(now)

@@ -148,14 +148,16 @@ impl RedoLog {
         }
     }
 
-    /// Writes what has piled up, as long as [`RedoLog::wants_write_out`], but for the last records if they are better written with
-    /// those that will follow them. Returns at once if somebody else is writing.
+    /// Writes what had piled up when it was called, as long as [`RedoLog::wants_write_out`], but for the last records if they are better
+    /// written with those that will follow them. Returns at once if somebody else is writing.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] if a write or flush has failed, now or before.
     pub fn write_ripe(&self, binder: &dyn Binder) -> Result<()> {
         let mut state = self.state.lock();
-        while !state.writing && self.is_piled_up(&state) {
+        // A stream may come as fast as it is written: it must not keep the caller from the next sync.
+        let target = state.appended;
+        while !state.writing && state.written < target && self.is_piled_up(&state) {
             state.check()?;
             state = self.write_batch(state, binder, true)?;
         }
@@ -215,6 +217,12 @@ impl RedoLog {
             drop(state);
             let ripe = binder.ripe(&records).max(1);
             state = self.state.lock();
+            if state.poison.is_some() {
+                state.writing = false;
+                state.in_flight_bytes = 0;
+                self.changed.notify_all();
+                state.check()?;
+            }
             state.put_back(records.drain(ripe.min(records.len())..));
         }
         let last = Lsn(first.0 + records.len() as u64 - 1);

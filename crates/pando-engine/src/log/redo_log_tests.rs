@@ -8,7 +8,9 @@ use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest}
 use pando_format::Region;
 use parking_lot::{Condvar, Mutex};
 
-use super::batch::{InlineAll, LOG_START, Record};
+use pando_format::log_record::Binding;
+
+use super::batch::{Binder, InlineAll, LOG_START, Record};
 use super::redo_log::RedoLog;
 use crate::{Error, Lsn, Operation, Tree};
 
@@ -213,6 +215,66 @@ fn what_there_is_room_for_can_be_written() {
         let position = log.cut();
         log.reclaim(position);
         assert_eq!(log.used_bytes(), 0);
+    }
+}
+
+/// A stream: with each batch that is written comes another record, and the last one of a batch is not ripe.
+struct Stream<'a> {
+    log: &'a RedoLog,
+    last: Mutex<u64>,
+}
+
+impl Stream<'_> {
+    fn append(&self) {
+        let mut last = self.last.lock();
+        *last += 1;
+        self.log.append(Lsn(*last), put("k", 9_000)).expect("there is room");
+    }
+}
+
+impl Binder for Stream<'_> {
+    fn bind(&self, _first: Lsn, _records: &[Record]) -> crate::Result<Vec<Binding>> {
+        if *self.last.lock() < 20 {
+            self.append();
+        }
+        Ok(Vec::new())
+    }
+
+    fn ripe(&self, records: &[Record]) -> usize {
+        records.len() - 1
+    }
+}
+
+#[test]
+fn only_what_is_ripe_is_written_of_a_stream_and_the_caller_comes_back() {
+    let log = log_on(Arc::new(MemoryDevice::new(REGION.end())));
+    let stream = Stream { log: &log, last: Mutex::new(0) };
+    (0..3).for_each(|_| stream.append());
+    assert!(log.wants_write_out());
+    log.write_ripe(&stream).expect("the device works");
+    // Two were ripe. The third waits with one that has come since, which is too little to go on.
+    assert!(!log.wants_write_out());
+    assert_eq!((log.queued_bytes(), *stream.last.lock()), (2 * put("k", 9_000).bytes(), 4));
+    // However fast they come, what was not there when it was called is left for the next call.
+    (0..2).for_each(|_| stream.append());
+    log.write_ripe(&Always(&stream)).expect("the device works");
+    assert_eq!(*stream.last.lock(), 12, "two batches of three, and as many that came");
+    log.write_out(&InlineAll).expect("the device works");
+    assert_eq!(log.queued_bytes(), 0);
+    assert_eq!(log.sync_to(Lsn(u64::MAX), &InlineAll), Ok(Lsn(*stream.last.lock())));
+}
+
+/// A stream that brings more than is written.
+struct Always<'a>(&'a Stream<'a>);
+
+impl Binder for Always<'_> {
+    fn bind(&self, _first: Lsn, records: &[Record]) -> crate::Result<Vec<Binding>> {
+        for _ in records {
+            if *self.0.last.lock() < 20 {
+                self.0.append();
+            }
+        }
+        Ok(Vec::new())
     }
 }
 

@@ -27,8 +27,12 @@ pub fn small_nodes() -> FormatOptions {
 
 impl Volume {
     pub fn new() -> Self {
+        Self::formatted(&small_nodes())
+    }
+
+    pub fn formatted(format: &FormatOptions) -> Self {
         let device = Arc::new(MemoryDevice::new(256 << 20));
-        FileSystem::format(device.clone(), &small_nodes()).unwrap();
+        FileSystem::format(device.clone(), format).unwrap();
         let options = Options { background: Background::Manual, ..Options::default() };
         let fs = FileSystem::open(device.clone(), options).unwrap();
         Self { fs, caller: Caller { uid: 0, gid: 0, pid: 1, umask: 0 }, device }
