@@ -151,11 +151,8 @@ impl Session {
             let _ = mount_point::unmount(&mountpoint, true);
             MountError::Handshake(error)
         })?;
-        let cores = if agreement.ring { cores } else { Vec::new() };
-        // Where requests come over io_uring, one thread for what does not is enough.
-        let threads = if cores.is_empty() { options.threads.max(1) } else { 1 };
         let mut devices = vec![device.clone()];
-        while devices.len() < threads {
+        while devices.len() < options.threads.max(1) {
             // Without a queue of its own a thread shares that of the first.
             devices.push(device.clone_connection().map_or_else(|_| device.clone(), Arc::new));
         }
@@ -169,6 +166,7 @@ impl Session {
             })?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device };
+        let cores = if agreement.ring { cores } else { Vec::new() };
         let report = options.report.clone();
         Ok(Self { server, devices, cores, report, guard: UnmountGuard { unmounter, armed: true } })
     }
@@ -230,7 +228,7 @@ fn serve_all(
             let name = format!("pando-fuse-{}", index + 1);
             // The threads there are serve all requests, if there are not as many as hoped.
             let thread =
-                std::thread::Builder::new().name(name).spawn_scoped(scope, || receive(device, server, false));
+                std::thread::Builder::new().name(name).spawn_scoped(scope, || receive(device, server));
             threads.extend(thread);
         }
         for queues in cores {
@@ -238,8 +236,6 @@ fn serve_all(
                 let served = ring::serve_core(first, server, cores.len(), queues);
                 if let Err(error) = served {
                     report(&format!("requests do not come over io_uring: {error}"));
-                    // They come to the device then, where one thread would be too few.
-                    return receive(first, server, false);
                 }
                 Ok(())
             };
@@ -248,7 +244,7 @@ fn serve_all(
             // The kernel would wait for its queue for ever.
             threads.push(thread.unwrap_or_else(|error| panic!("no thread can be started: {error}")));
         }
-        let mut result = receive(first, server, !cores.is_empty());
+        let mut result = receive(first, server);
         for thread in threads {
             result = result.and(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }

@@ -3,7 +3,6 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::io::Errno;
@@ -21,10 +20,6 @@ const BUFFER_BYTES: usize = REQUEST_BYTES_MAX as usize + 4096;
 
 /// Pieces of an answer that are written as they are; IOV_MAX is 1024.
 const PIECES_MAX: usize = 1000;
-
-/// How long a thread that nobody waits for leaves forgets to gather in the kernel. One read brings all that are there, while
-/// for a thread that waits in its read each of them is a wake-up, at the cost of whoever deletes files.
-const FORGETS_GATHER: Duration = Duration::from_millis(10);
 
 /// A descriptor of a connection. Answers must go out through the one that brought the request.
 pub(crate) struct Device {
@@ -112,19 +107,15 @@ impl AsRawFd for Device {
 }
 
 /// Serves requests on this thread until the file system is unmounted. An error means that the connection broke or was
-/// aborted. With `gather_forgets` it looks for more of them a moment after each.
-pub(crate) fn receive(device: &Arc<Device>, server: &Server, gather_forgets: bool) -> io::Result<()> {
+/// aborted.
+pub(crate) fn receive(device: &Arc<Device>, server: &Server) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     while let Some(bytes) = device.read(&mut buffer)? {
         let Ok((header, body)) = Header::decode(bytes) else { return Err(nonsense()) };
-        let gathers = gather_forgets && matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET);
         let reply = Reply::through(device.clone(), header.unique);
         match decode(&header, body, server) {
             Ok(operation) => server.serve(&header, operation, reply),
             Err(_) => reply.send(Answer::Refused(Errno::INVAL)),
-        }
-        if gathers {
-            std::thread::sleep(FORGETS_GATHER);
         }
     }
     Ok(())
