@@ -25,7 +25,7 @@ use self::snapshot_mounts::SnapshotMounts;
 use crate::control;
 use crate::failure::{Failure, Result, errno_text, io_text};
 use crate::mount_options::{MountSettings, Technique};
-use crate::{mounts, snapshots, usage};
+use crate::{memory, mounts, snapshots, usage};
 
 /// Whose cache is smaller wants little memory used more than speed.
 const SMALL_CACHE_BYTES: u64 = 1 << 30;
@@ -52,6 +52,7 @@ pub fn serve(service: Service) -> Result<()> {
     if service.background {
         let _ = rustix::process::setsid();
     }
+    memory::use_huge_pages();
     pando_device::program::read_whole();
     let log = Arc::new(if service.background { Log::background() } else { Log::Foreground });
     stop_on_panic(log.clone());

@@ -16,6 +16,7 @@ mod failure;
 mod files;
 mod helpers;
 mod location;
+mod memory;
 mod mount_options;
 mod mounts;
 mod output;
@@ -46,6 +47,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const EXIT_OUTPUT_CLOSED: u8 = 128 + 13;
 
 fn main() -> ExitCode {
+    memory::use_small_pages();
     // The helpers that mount(8) and umount(8) call are links to this program.
     let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     match program.file_name().and_then(OsStr::to_str) {

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::failure::{Failure, Result, errno_text};
 use crate::files::Files;
+use crate::memory;
 use crate::mounts;
 use crate::output::shown;
 
@@ -42,6 +43,7 @@ impl Volume {
     /// Opens the volume in an image file or on a block device.
     pub fn open(path: &Path, purpose: Purpose) -> Result<Self> {
         let access = if purpose == Purpose::Read { Access::ReadOnly } else { Access::Exclusive };
+        memory::use_huge_pages();
         let device = open_device(path, access)?;
         let read_only = purpose == Purpose::Read;
         let options = Options { cache_bytes: CACHE_BYTES, read_only, ..Options::default() };
