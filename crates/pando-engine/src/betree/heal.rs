@@ -27,19 +27,13 @@ impl Volume {
         Ok(is_due && self.heal_next(tree)?)
     }
 
-    /// Heals all ranges for a checkpoint, if it is the second one to find some, the last one, or space is short. What has moved once
-    /// often moves again, and a checkpoint behind a single move has little else to do.
+    /// Heals all ranges for a checkpoint, if it is the last one, or space is short. Others leave that to [`Self::heal_if_due`]: what has
+    /// moved once often moves again, and a checkpoint behind a few moves has little else to do.
     pub(crate) fn heal_for_checkpoint(&self, is_last: bool) -> Result<()> {
+        if !is_last && !self.wants_deletes_down() {
+            return Ok(());
+        }
         for tree in Tree::ALL {
-            let must = {
-                let mut wounds = self.root(tree).wounds.lock();
-                let some = !wounds.ranges.is_empty();
-                let left_before = std::mem::replace(&mut wounds.were_left, some);
-                left_before || is_last || self.wants_deletes_down()
-            };
-            if !must {
-                continue;
-            }
             // A clone may come between two steps, and leave more to be healed: one that follows the other must not keep a
             // checkpoint for ever.
             let wounds = self.root(tree).wounds.lock().ranges.len();

@@ -38,8 +38,6 @@ pub(crate) struct Wounds {
     pub(crate) ranges: Vec<KeyRange>,
     /// How bad it is: see [`HEALING_DUE`].
     pub(crate) weight: usize,
-    /// True if a checkpoint has left them as they are.
-    pub(crate) were_left: bool,
 }
 
 /// Wounds that are heavier are healed together.
@@ -75,7 +73,6 @@ impl Wounds {
         let range = self.ranges.pop();
         if range.is_none() {
             self.weight = 0;
-            self.were_left = false;
         }
         range
     }
