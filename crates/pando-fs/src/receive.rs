@@ -357,3 +357,31 @@ impl Stream<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pando_format::send_stream::Moved;
+
+    use super::*;
+
+    fn batches(moves: &[(usize, usize)]) -> Vec<usize> {
+        let made = |&(from, to): &(usize, usize)| Move {
+            what: Moved::Directory,
+            from: (from > 0).then(|| Bytes::from(vec![1; from])),
+            to: Bytes::from(vec![2; to]),
+        };
+        let moves: Vec<Move> = moves.iter().map(made).collect();
+        in_batches(&moves).map(<[Move]>::len).collect()
+    }
+
+    #[test]
+    fn moves_come_a_few_at_a_time() {
+        assert_eq!(batches(&[(10, 10); 5]), [2, 2, 1]);
+        assert_eq!(batches(&[(0, 10); 3]), [2, 1]);
+        assert!(batches(&[]).is_empty());
+        // Two of such places are more than a batch; one that is more goes alone.
+        let long = BATCH_BYTES / 8;
+        assert_eq!(batches(&[(long, long), (long, long), (10, 10)]), [1, 2]);
+        assert_eq!(batches(&[(BATCH_BYTES, 10), (10, 10), (10, 10)]), [1, 2]);
+    }
+}

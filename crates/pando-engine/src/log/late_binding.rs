@@ -70,12 +70,8 @@ impl Stretch<'_> {
 
 impl Binder for Volume {
     fn bind(&self, first: Lsn, records: &[Record]) -> Result<Vec<Binding>> {
-        if !self.options.late_binding {
-            return Ok(Vec::new());
-        }
-        let mut runs = candidates(first, records);
-        // A compressed block has no place of its own on the device.
-        if runs.is_empty() || self.compression != Compression::None {
+        let mut runs = if self.binds() { candidates(first, records) } else { Vec::new() };
+        if runs.is_empty() {
             return Ok(Vec::new());
         }
         let _token = self.eviction.lock();
@@ -102,10 +98,10 @@ impl Binder for Volume {
 
     /// The last records wait if the leaf that they end in is being filled: it is written once, with those that will follow.
     fn ripe(&self, records: &[Record]) -> usize {
-        let runs = candidates(Lsn(0), records);
-        if self.compression != Compression::None {
+        if !self.binds() {
             return records.len();
         }
+        let runs = candidates(Lsn(0), records);
         let mut ripe = records.len();
         let mut filled = None;
         for run in runs.iter().rev() {
@@ -136,6 +132,11 @@ fn candidates(first: Lsn, records: &[Record]) -> Vec<Run<'_>> {
 }
 
 impl Volume {
+    /// True if blocks are bound to places at all. A compressed block has none of its own on the device.
+    fn binds(&self) -> bool {
+        self.options.late_binding && self.compression == Compression::None
+    }
+
     /// The leaves in memory that hold blocks of the runs now.
     fn leaves_of(&self, runs: &[Run<'_>]) -> BTreeMap<NodeId, Target> {
         let mut targets: BTreeMap<NodeId, Target> = BTreeMap::new();
