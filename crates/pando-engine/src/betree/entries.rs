@@ -77,9 +77,9 @@ impl Entries {
         self.find(key).unwrap_or_else(|position| position)
     }
 
-    /// The first run that holds a key which is not below this one; there is such a run.
+    /// The first run that holds a key which is not below this one; the last one does.
     fn run_of(&self, key: &[u8]) -> usize {
-        self.runs.partition_point(|run| {
+        self.runs[..self.runs.len() - 1].partition_point(|run| {
             let (last, _) = run.last().expect("ENT-1: no run is empty");
             &last[..] < key
         })

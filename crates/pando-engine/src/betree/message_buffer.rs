@@ -156,19 +156,24 @@ impl MessageBuffer {
     /// How many of these keys, which rise, from the first on, it passes.
     pub(crate) fn passed<'a>(&self, keys: impl Iterator<Item = &'a [u8]> + Clone, last: &[u8]) -> usize {
         let Some(first) = keys.clone().next() else { return 0 };
-        let between = KeyRange::new(
-            Bound::before(Bytes::copy_from_slice(first)),
-            Bound::after(Bytes::copy_from_slice(last)),
-        );
+        if first == last {
+            return keys.take_while(|key| self.passes(key)).count();
+        }
+        let covers_nothing = || {
+            let between = KeyRange::new(
+                Bound::before(Bytes::copy_from_slice(first)),
+                Bound::after(Bytes::copy_from_slice(last)),
+            );
+            self.ranges_in(&between).next().is_none() && self.gotos_in(&between).next().is_none()
+        };
         // Numbers of blocks of a crafted log may not rise.
-        let nothing_waits = first <= last
+        let nothing_waits = first < last
             && self
                 .keyed
                 .range::<[u8], _>((RangeBound::Included(first), RangeBound::Included(last)))
                 .next()
                 .is_none()
-            && self.ranges_in(&between).next().is_none()
-            && self.gotos_in(&between).next().is_none();
+            && (self.ranges.is_empty() && self.gotos.is_empty() || covers_nothing());
         if nothing_waits { keys.count() } else { keys.take_while(|key| self.passes(key)).count() }
     }
 

@@ -21,7 +21,7 @@ mod root_tests;
 pub(crate) mod write_back;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use pando_format::NodeId;
@@ -36,7 +36,26 @@ use crate::volume::Volume;
 const SHARDS: usize = 16;
 
 /// Hashed without a random seed: the order in which nodes are evicted repeats itself in a simulation.
-type Shard = HashMap<NodeId, NodeRef, BuildHasherDefault<DefaultHasher>>;
+type Shard = HashMap<NodeId, NodeRef, BuildHasherDefault<NodeHasher>>;
+
+/// Spreads numbers of nodes, which nobody but us gives. Every operation looks up some nodes.
+#[derive(Default)]
+struct NodeHasher(u64);
+
+impl Hasher for NodeHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 over the golden ratio; a product's upper bits depend on all of the number.
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+}
 
 /// All nodes in memory.
 pub(crate) struct NodeCache {
