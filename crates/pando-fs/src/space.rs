@@ -55,6 +55,12 @@ fn units(offset: u64, end: u64, to_the_end: bool) -> Vec<Unit> {
     units
 }
 
+/// Bytes from `offset` to where the next unit can begin, one call's worth at most: the next call shares from there.
+fn to_next_unit(offset: u64) -> u64 {
+    let least = UNITS.map(|(_, bytes)| bytes).into_iter().min().unwrap_or(COPY_MAX);
+    (least - offset % least).min(COPY_MAX)
+}
+
 impl FileSystem {
     pub(crate) fn allocate_range(
         &self,
@@ -182,7 +188,8 @@ impl FileSystem {
         }
         let record = states.record(&source);
         let length = length.min(record.size.saturating_sub(from_offset));
-        let whole = if from_offset == to_offset && length >= SHARED_MIN {
+        let is_in_place = from_offset == to_offset && length >= SHARED_MIN;
+        let whole = if is_in_place {
             let end = from_offset + length;
             units(from_offset, end, end == record.size && states.record(&target).size <= end)
         } else {
@@ -201,7 +208,8 @@ impl FileSystem {
             states.set_record(&target, record);
             return Ok(end - from_offset);
         }
-        let length = length.min(COPY_MAX);
+        let most = if is_in_place { to_next_unit(from_offset) } else { COPY_MAX };
+        let length = length.min(most);
         check_size(to_offset.checked_add(length))?;
         if length == 0 {
             return Ok(0);

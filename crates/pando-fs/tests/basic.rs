@@ -205,6 +205,34 @@ fn whole_files_and_aligned_ranges_are_shared_and_stay_apart() {
 }
 
 #[test]
+fn a_range_that_begins_anywhere_is_shared_from_the_next_border_on() {
+    const MIB: u64 = 1 << 20;
+    let volume = Volume::new();
+    let (from, to) = (volume.file(ROOT, "from"), volume.file(ROOT, "to"));
+    let bytes: Vec<u8> = (0..4 * MIB + 5000).map(|at| (at / 4096) as u8).collect();
+    for (piece, bytes) in bytes.chunks(128 << 10).enumerate() {
+        volume.fs.make_room(0, true).unwrap();
+        volume.write(from, (piece * (128 << 10)) as u64, bytes);
+    }
+    let before = volume.fs.engine().stats().ranges_cloned;
+    let mut at = MIB / 2 + 100;
+    let mut calls = Vec::new();
+    while at < bytes.len() as u64 {
+        volume.fs.make_room(0, true).unwrap();
+        let copied = volume.fs.copy_range(from, at, to, at, 1 << 40).unwrap();
+        calls.push(copied);
+        at += copied;
+    }
+    // A copy up to the border, then all whole units and the end by one clone each of their keys.
+    assert_eq!(calls, [MIB / 2 - 100, 3 * MIB + 5000]);
+    assert_eq!(volume.fs.engine().stats().ranges_cloned, before + 4);
+    let mut expected = bytes;
+    expected[..MIB as usize / 2 + 100].fill(0);
+    assert_eq!(volume.read(to, 0, 5 << 20), expected);
+    volume.assert_clean();
+}
+
+#[test]
 fn a_temporary_file_has_no_name() {
     let volume = Volume::new();
     let temporary = volume.fs.make_temporary(&volume.caller, ROOT, 0o600).unwrap().attributes;
