@@ -29,15 +29,19 @@ pub(crate) struct Recovered {
     pub bound_runs: u64,
 }
 
-/// Opens an image and reads all of it.
+/// Opens an image, reads all of it, and checks its nodes and the references to them.
 ///
 /// # Errors
-/// The recovery failed or panicked, or the contents are none of those allowed.
+/// The recovery failed or panicked, or the contents are none of those allowed, or an invariant of the trees is broken.
 pub(crate) fn recover(image: &Image, history: &History, bounds: Bounds) -> Result<Recovered, String> {
     let device = Arc::new(SimulatedDevice::from_image(image.clone()));
     let (state, bound_runs) = without_panic(|| {
         let engine = Engine::open(device.clone(), options()).map_err(|error| format!("open: {error}"))?;
         let digest = contents(&engine)?;
+        let report = engine.check(&mut |_, _| {}).map_err(|error| format!("check: {error}"))?;
+        if !report.problems.is_empty() {
+            return Err(format!("recovered, but {}", report.problems.join("; ")));
+        }
         let allowed = bounds.durable..=bounds.applied;
         let bound_runs = engine.stats().bound_runs_replayed;
         history.find(digest, allowed).map(|state| (state, bound_runs)).ok_or_else(|| {

@@ -113,9 +113,11 @@ impl Volume {
         names.split_off(2)
     }
 
-    /// The name space on the volume breaks no invariant.
+    /// The name space on the volume breaks no invariant, nor do the trees below it.
     pub fn assert_clean(&self) {
         let report = self.fs.check().unwrap();
+        assert!(report.problems.is_empty(), "{:#?}", report.problems);
+        let report = self.fs.engine().check(&mut |_, _| {}).unwrap();
         assert!(report.problems.is_empty(), "{:#?}", report.problems);
     }
 }

@@ -491,7 +491,9 @@ impl Run {
             self.compare_inode(inode, id)?;
         }
         let report = self.fs.check().map_err(|error| error.to_string())?;
-        agree(report.problems, Vec::new())
+        agree(report.problems, Vec::new())?;
+        let trees = self.fs.engine().check(&mut |_, _| {}).map_err(|error| error.to_string())?;
+        agree(trees.problems, Vec::new())
     }
 
     /// Two names have the same inode number if and only if they are links of one file.
