@@ -4,7 +4,7 @@ mod compleat;
 
 use std::fmt::Write;
 
-use super::Results;
+use super::{Results, Role};
 use super::statistics::median;
 use super::table::number;
 use crate::row;
@@ -110,6 +110,32 @@ fn clones(results: &Results, ours: &str) -> Vec<Goal> {
             reached: own < best,
             what: "the time of a clone, below every peer's".to_owned(),
             measured: format!("{} ms, {peer} {} ms", number(own), number(best)),
+        });
+    }
+    goals.extend(each_clone(results, ours));
+    goals
+}
+
+/// What medians do not show: single rounds.
+fn each_clone(results: &Results, ours: &str) -> Vec<Goal> {
+    let of = |column: &str| results.series("clone-rounds", column, "clone time").map(|series| series.points);
+    let Some(own) = of(ours) else { return Vec::new() };
+    let times: Vec<f64> = own.iter().map(|point| point.1).collect();
+    let (middle, slowest) = (median(&times), super::statistics::range(&times).1);
+    let mut goals = vec![Goal {
+        reached: slowest <= 2.0 * middle,
+        what: "the slowest clone over 9 rounds, at most twice the median".to_owned(),
+        measured: format!("{} ms, {} ms", number(slowest), number(middle)),
+    }];
+    let peers = results.columns.iter().filter(|column| column.role == Role::Peer);
+    let peers: Vec<(f64, f64)> = peers.filter_map(|column| of(&column.name)).flatten().collect();
+    if !peers.is_empty() {
+        let is_below = |point: &&(f64, f64)| peers.iter().all(|peer| peer.0 != point.0 || point.1 < peer.1);
+        let below = own.iter().filter(is_below).count();
+        goals.push(Goal {
+            reached: below == own.len(),
+            what: "the time of a clone, below every peer's in each round".to_owned(),
+            measured: format!("in {below} of {}", own.len()),
         });
     }
     goals

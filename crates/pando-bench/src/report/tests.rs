@@ -124,6 +124,26 @@ fn goals_are_reached_or_missed_or_not_measured() {
 }
 
 #[test]
+fn a_single_slow_clone_is_seen() {
+    let text = |own: f64| {
+        let mut results = results(&[("clone-rounds", "pandofs", &[5.0]), ("clone-rounds", "xfs", &[9.0])]);
+        for (entry, second) in results.entries.iter_mut().zip([own, 9.0]) {
+            let points = vec![(1.0, 5.0 + entry.round as f64), (2.0, second), (3.0, 6.0), (4.0, 6.5)];
+            let points = if entry.file_system == "xfs" { vec![(1.0, 8.0), (2.0, 9.0)] } else { points };
+            entry.outcome = Outcome::Measured(Measurement::of(6.0).with("clone time", "round", "ms", points));
+        }
+        goals::render(&results)
+    };
+    let line = |text: &str, what: &str| text.lines().find(|line| line.contains(what)).unwrap().to_owned();
+    let fast = text(7.0);
+    assert!(line(&fast, "the slowest clone").starts_with("reached"), "{fast}");
+    assert!(line(&fast, "in each round").starts_with("reached"), "{fast}");
+    let slow = text(20.0);
+    assert!(line(&slow, "the slowest clone").starts_with("missed"), "{slow}");
+    assert!(line(&slow, "in each round").ends_with("in 3 of 4"), "{slow}");
+}
+
+#[test]
 fn goals_are_held_against_peers_the_device_and_the_floor() {
     let mut results = results(&[
         ("random-4b", "pandofs", &[90.0]),
