@@ -128,11 +128,8 @@ fn background_work_lets_a_waiting_clone_go_first() {
     assert_holds(&engine, &keys);
 }
 
-#[test]
-fn bringing_deletes_down_pauses_for_a_clone() {
-    let (engine, mut keys) = overfull();
-    while engine.background_step().unwrap() {}
-    // Many ranges, none of them a whole leaf.
+/// Deletes many ranges, none of them a whole leaf.
+fn delete_ranges(engine: &Engine, keys: &mut Keys) {
     let all: Vec<_> = keys.keys().cloned().collect();
     for piece in all.chunks(20) {
         let mut batch = Batch::new();
@@ -143,19 +140,66 @@ fn bringing_deletes_down_pauses_for_a_clone() {
         engine.apply(batch).unwrap();
         keys.remove(&piece[0]);
     }
-    let volume = engine.volume();
-    let sink = |may_pause| {
-        let before = engine.stats().flushes;
-        let down = volume.sink_below(&root(&engine), &KeyRange::all(), may_pause).unwrap();
-        (down, engine.stats().flushes - before)
-    };
+}
+
+/// Whether all deletes came down, and by how many flushes. The caller holds the token.
+fn sink(engine: &Engine, may_pause: bool) -> (bool, u64) {
+    let before = engine.stats().flushes;
+    let down = engine.volume().sink_below(&root(engine), &KeyRange::all(), may_pause).unwrap();
+    (down, engine.stats().flushes - before)
+}
+
+#[test]
+fn bringing_deletes_down_pauses_for_a_clone() {
+    let (engine, mut keys) = overfull();
+    while engine.background_step().unwrap() {}
+    delete_ranges(&engine, &mut keys);
     let token = maintenance(&engine).wait();
     let waiting = maintenance(&engine).announce_clone();
-    let (down, _) = sink(true);
-    assert!(!down, "the deletes came down although a clone waits");
-    assert_eq!(sink(true), (false, 0), "a clone would wait for more");
-    let (down, flushes) = sink(false);
+    assert_eq!(sink(&engine, true), (false, 0), "a clone would wait for more");
+    let (down, flushes) = sink(&engine, false);
     assert!(down && flushes > 10, "{flushes} flushes, all down: {down}");
+    drop((token, waiting));
+    assert_holds(&engine, &keys);
+}
+
+#[test]
+fn bringing_deletes_down_pauses_below_the_root_too() {
+    let (engine, mut keys) = overfull();
+    delete_ranges(&engine, &mut keys);
+    let token = maintenance(&engine).wait();
+    let waiting = maintenance(&engine).announce_clone();
+    // All that waits in the root comes to its children, where much more waits then than should.
+    let top = root(&engine);
+    let first_full = || {
+        let state = top.state.read();
+        let mut children = state.interior().children.iter().enumerate();
+        children.find(|(_, child)| child.buffer_bytes > 0).map(|(index, child)| (index, child.id))
+    };
+    while let Some(edge) = first_full() {
+        engine.volume().flush_around_damage(&top, &KeyRange::all(), edge).unwrap();
+    }
+    let full = overfull_below(&engine, &top);
+    assert!(full > 2, "{full} nodes are too full: this proves nothing");
+    let (down, flushes) = sink(&engine, true);
+    assert!(!down && flushes <= height(&engine), "a clone waited for {flushes} flushes");
+    let (down, flushes) = sink(&engine, false);
+    assert!(down && flushes > 10, "{flushes} flushes, all down: {down}");
+    drop((token, waiting));
+    assert_holds(&engine, &keys);
+}
+
+#[test]
+fn clones_do_not_keep_a_checkpoint_from_bringing_deletes_down() {
+    let (engine, mut keys) = overfull();
+    delete_ranges(&engine, &mut keys);
+    engine.volume().reclaiming.store(true, Ordering::Relaxed);
+    // As if one followed the other.
+    let waiting = maintenance(&engine).announce_clone();
+    engine.checkpoint().unwrap();
+    assert!(maintenance(&engine).is_wanted());
+    let token = maintenance(&engine).wait();
+    assert_eq!(sink(&engine, false), (true, 0), "deletes were left where they were");
     drop((token, waiting));
     assert_holds(&engine, &keys);
 }
