@@ -4,6 +4,8 @@ pub(crate) mod compare;
 pub(crate) mod entries;
 mod flush;
 pub(crate) mod heal;
+#[cfg(test)]
+mod heal_tests;
 pub(crate) mod interior;
 pub(crate) mod leaf;
 pub(crate) mod lifting;
