@@ -21,6 +21,8 @@ mod region;
 pub(crate) mod replay;
 
 #[cfg(test)]
+mod late_binding_tests;
+#[cfg(test)]
 mod redo_log_tests;
 #[cfg(test)]
 mod replay_tests;

@@ -1,0 +1,35 @@
+//! Which records wait for those that follow them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_device::MemoryDevice;
+use pando_format::{Compression, Operation, Tree};
+
+use super::batch::{Binder, Record};
+use super::late_binding::BOUND_BYTES_MIN;
+use crate::{Background, Engine, FormatOptions, Options};
+
+/// How many are ripe of two small records and one with a run of blocks, whose leaf is in memory.
+fn ripe(late_binding: bool, compression: Compression) -> usize {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    Engine::format(device.clone(), &FormatOptions { compression, ..FormatOptions::default() }).unwrap();
+    let options = Options { late_binding, background: Background::Manual, ..Options::default() };
+    let engine = Engine::open(device, options).unwrap();
+    let small = || Operation::Put { tree: Tree::Data, key: Bytes::from_static(b"key"), value: Bytes::new() };
+    let run = Operation::PutRun {
+        tree: Tree::Data,
+        prefix: Bytes::from_static(b"file"),
+        first: 0,
+        bytes: vec![1; BOUND_BYTES_MIN].into(),
+    };
+    let records = [small(), small(), run].map(|operation| Record::new([operation].into()));
+    engine.volume().ripe(&records)
+}
+
+#[test]
+fn a_run_waits_for_what_follows_only_where_it_can_be_bound() {
+    assert_eq!(ripe(true, Compression::None), 2);
+    assert_eq!(ripe(false, Compression::None), 3);
+    assert_eq!(ripe(true, Compression::Zstd), 3);
+}
