@@ -4,9 +4,9 @@ mod compleat;
 
 use std::fmt::Write;
 
-use super::{Results, Role};
 use super::statistics::median;
 use super::table::number;
+use super::{Results, Role};
 use crate::row;
 
 /// A goal that could be looked at.
