@@ -174,10 +174,12 @@ test -d "$M/.snapshots/kept/more"; test "$(cat "$M/.snapshots/kept/a/b/file")" =
 snapshot delete "$M" kept
 snapshot rollback "$M" one
 test "$(cat "$S/a/b/file")" = one; test "$(cat "$M/a/b/file")" = one
+# The end of one mount is not that of another.
 "$PANDO" mount -o snapshot=one "$IMAGE" "$T"; "$PANDO" umount "$T"
+refused "mounted on $S" "$PANDO" umount "$M"
 refused 'it is mounted' snapshot delete "$M" one
 "$PANDO" umount "$S"
-# Mounts that follow each other at once, under the same device number: the end of one is not that of the next.
+# Mounts that follow each other at once, under the same device number.
 for i in $(seq 20); do
     "$PANDO" mount -o snapshot=one "$IMAGE" "$S"; umount -i "$S"
     "$PANDO" mount -o snapshot=one "$IMAGE" "$T"
