@@ -17,6 +17,8 @@ pub(crate) mod log;
 pub mod options;
 pub mod recovery;
 pub mod scan;
+#[cfg(test)]
+mod small_volume;
 pub(crate) mod space;
 pub mod stats;
 pub mod usage;

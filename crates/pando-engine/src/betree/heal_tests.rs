@@ -6,23 +6,14 @@ use std::sync::atomic::Ordering;
 use pando_device::MemoryDevice;
 use pando_format::Tree;
 
-use crate::{Background, Batch, Engine, FormatOptions, Options};
+use crate::small_volume::{manual, small_volume};
+use crate::{Batch, Engine};
 
 const TREE: Tree = Tree::Data;
 
 /// A volume with a few ranges to be healed that are not due, and its device.
 fn wounded() -> (Engine, Arc<MemoryDevice>) {
-    let device = Arc::new(MemoryDevice::new(64 << 20));
-    let format = FormatOptions {
-        node_bytes: Some(16 << 10),
-        basement_bytes: Some(2 << 10),
-        fanout: Some(4),
-        ..FormatOptions::default()
-    };
-    Engine::format(device.clone(), &format).unwrap();
-    let engine =
-        Engine::open(device.clone(), Options { background: Background::Manual, ..Options::default() })
-            .unwrap();
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
     for number in 0..3000_u32 {
         let mut batch = Batch::new();
         batch.put(TREE, format!("{}/{number:04}", number % 3).into_bytes(), vec![1; 100]);
@@ -79,7 +70,6 @@ fn the_last_checkpoint_heals() {
     assert_eq!(unhealed(&engine), 0);
     assert!(after.flushes > before.flushes, "nothing was done to heal what has moved");
     drop(engine);
-    let options = Options { background: Background::Manual, ..Options::default() };
-    let engine = Engine::open(device, options).unwrap();
+    let engine = Engine::open(device, manual()).unwrap();
     assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
 }

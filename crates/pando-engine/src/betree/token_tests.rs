@@ -1,15 +1,14 @@
 //! What background work does when a clone waits for the token: little, and the rest later.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pando_device::MemoryDevice;
 use pando_format::{Bound, KeyRange, Tree};
 
 use super::node::NodeRef;
 use super::token::Maintenance;
-use crate::{Background, Batch, Direction, Engine, FormatOptions, Options, ScanLimit};
+use crate::small_volume::small_volume;
+use crate::{Batch, Direction, Engine, ScanLimit};
 
 const TREE: Tree = Tree::Data;
 
@@ -25,16 +24,7 @@ fn put(engine: &Engine, keys: &mut Keys, number: u32, round: u8) {
 
 /// A tree of at least three levels above its leaves, all of it on the device, in whose root wait many nodes' worth of messages.
 fn overfull() -> (Engine, Keys) {
-    let device = Arc::new(MemoryDevice::new(256 << 20));
-    let format = FormatOptions {
-        node_bytes: Some(16 << 10),
-        basement_bytes: Some(2 << 10),
-        fanout: Some(4),
-        ..FormatOptions::default()
-    };
-    Engine::format(device.clone(), &format).unwrap();
-    let options = Options { background: Background::Manual, ..Options::default() };
-    let engine = Engine::open(device, options).unwrap();
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
     let mut keys = Keys::new();
     for number in 0..10_000 {
         put(&engine, &mut keys, number, 1);

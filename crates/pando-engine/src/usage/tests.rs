@@ -1,26 +1,17 @@
 //! Counts of space beside one that looks at all nodes as they are in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use pando_device::MemoryDevice;
 use pando_device::simulated::Random;
 use pando_format::{Bound, KeyRange, NodeId, Tree};
 
 use super::{Count, OwnerUsage, Pinned, Usage};
 use crate::betree::node::Body;
-use crate::{Background, Batch, Engine, Error, FormatOptions, Options};
+use crate::small_volume::small_volume;
+use crate::{Batch, Engine, Error};
 
 fn open() -> Engine {
-    let device = Arc::new(MemoryDevice::new(64 << 20));
-    let format = FormatOptions {
-        node_bytes: Some(8 << 10),
-        basement_bytes: Some(1 << 10),
-        fanout: Some(4),
-        ..FormatOptions::default()
-    };
-    Engine::format(device.clone(), &format).unwrap();
-    Engine::open(device, Options { background: Background::Manual, ..Options::default() }).unwrap()
+    small_volume(8 << 10, 1 << 10).0
 }
 
 /// Everything from `a` to `d` by its first letter, and the rest but for `e`, which is nobody's.
