@@ -48,11 +48,11 @@ pub struct Service {
 /// Serves a volume until it is unmounted and closed. In the background, an error before [`READY`] is returned, and
 /// later ones are logged too.
 pub fn serve(service: Service) -> Result<()> {
+    memory::use_huge_pages();
     // A process that leads a group already, as under a shell, has nothing to detach from.
     if service.background {
         let _ = rustix::process::setsid();
     }
-    memory::use_huge_pages();
     pando_device::program::read_whole();
     let log = Arc::new(if service.background { Log::background() } else { Log::Foreground });
     stop_on_panic(log.clone());

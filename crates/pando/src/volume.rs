@@ -40,10 +40,11 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens the volume in an image file or on a block device.
+    /// Opens the volume in an image file or on a block device. Opening the first one may begin the program anew
+    /// ([`memory::use_huge_pages`]): nothing may have been read, printed or changed before.
     pub fn open(path: &Path, purpose: Purpose) -> Result<Self> {
-        let access = if purpose == Purpose::Read { Access::ReadOnly } else { Access::Exclusive };
         memory::use_huge_pages();
+        let access = if purpose == Purpose::Read { Access::ReadOnly } else { Access::Exclusive };
         let device = open_device(path, access)?;
         let read_only = purpose == Purpose::Read;
         let options = Options { cache_bytes: CACHE_BYTES, read_only, ..Options::default() };
