@@ -406,6 +406,9 @@ impl Operations for FileSystem {
 
     fn make_room(&self, bytes: u64, may_wait: bool) -> Result<()> {
         let engine = self.store.engine();
+        if may_wait {
+            self.store.leaving().await_forgets();
+        }
         if engine.has_room(bytes) {
             return Ok(());
         }

@@ -19,6 +19,7 @@ mod file_system;
 mod frozen;
 mod hash;
 mod inode;
+mod leaving;
 mod link;
 mod locks;
 mod moves;

@@ -253,6 +253,7 @@ impl FileSystem {
         if !before.parked.is_empty() {
             self.parked.remove(&before.parked);
         }
+        self.store.leaving().is_settled(inode.number);
         states.set_record(new.directory, directory_record);
         let attributes = record.attributes(inode.number);
         states.set_record(inode, record);

@@ -139,6 +139,7 @@ impl FileSystem {
     }
 
     fn settle_deleted(&self, inode: &Inode, record: &Record) {
+        self.store.leaving().is_settled(inode.number);
         if !record.parked.is_empty() {
             self.parked.remove(&record.parked);
         }

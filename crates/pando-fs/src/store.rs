@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use pando_engine::{Batch, Direction, Engine, KeyRange, Scan, ScanLimit, Tree};
 
+use crate::leaving::Leaving;
 use crate::schema::{NameRecord, Record, RecordError};
 use crate::{Error, Result};
 
@@ -21,17 +22,23 @@ pub(crate) type Observe = Box<dyn Fn() + Send + Sync>;
 /// Access to the engine.
 pub(crate) struct Store {
     engine: Arc<Engine>,
+    leaving: Leaving,
     interrupt: OnceLock<Interrupt>,
     observe: OnceLock<Observe>,
 }
 
 impl Store {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, interrupt: OnceLock::new(), observe: OnceLock::new() }
+        Self { engine, leaving: Leaving::default(), interrupt: OnceLock::new(), observe: OnceLock::new() }
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// What was unlinked a moment ago.
+    pub(crate) fn leaving(&self) -> &Leaving {
+        &self.leaving
     }
 
     /// From now on asks `interrupt` before each query. Only the first call counts.
@@ -69,10 +76,13 @@ impl Store {
     }
 
     /// Applies the one batch of an operation. [`Error::Busy`] if there is no space for it, but a checkpoint would release
-    /// some: nothing has changed then.
+    /// some, or what was unlinked is about to be forgotten: nothing has changed then.
     pub(crate) fn apply(&self, batch: Batch) -> Result<()> {
         if !batch.is_empty() {
-            self.engine.apply(batch)?;
+            match self.engine.apply(batch) {
+                Err(pando_engine::Error::NoSpace) if self.leaving.may_make_room() => return Err(Error::Busy),
+                applied => applied?,
+            };
             if let Some(observe) = self.observe.get() {
                 observe();
             }

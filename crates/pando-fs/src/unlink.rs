@@ -159,6 +159,9 @@ impl FileSystem {
             if !record.parked.is_empty() {
                 self.parked.insert(record.parked.clone(), inode.clone());
             }
+            if record.has_data() {
+                self.store.leaving().unlinked(inode.number);
+            }
             states.set_record(inode, record);
             inode.set_place(Place::Orphan);
             inode.forget_path();

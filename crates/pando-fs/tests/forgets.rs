@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::{Volume, small_nodes};
 use pando_engine::FormatOptions;
-use pando_fs::operations::{Operations, ROOT};
+use pando_fs::operations::{Operations, ROOT, changing, changing_bytes};
 use pando_fs::{Error, InodeNumber};
 
 #[test]
@@ -85,4 +85,46 @@ fn files_of_long_paths_are_deleted_too() {
     volume.assert_clean();
     let again = volume.walk(&format!("{}f7", format!("{}/", "long".repeat(60)).repeat(40))).unwrap();
     assert_eq!(volume.read(again, 0, 3), b"new");
+}
+
+/// The kernel forgets an unlinked file behind the answer to the unlink. On a full volume whoever deleted and wrote at once was
+/// told that there is no space, file after file while the machine had much else to do.
+#[test]
+fn a_write_behind_an_unlink_on_a_full_volume_waits_for_the_forget() {
+    const FILE: usize = 16 << 20;
+    let volume = Volume::new();
+    let contents = Bytes::from(vec![7; 1 << 20]);
+    let write = |file, offset: usize| {
+        changing_bytes(&*volume.fs, contents.len() as u64, |fs| {
+            fs.write(file, offset as u64, contents.clone(), false, false)
+        })
+    };
+    let new = volume.file(ROOT, "new");
+    let mut files = Vec::new();
+    let full = 'full: loop {
+        files.push(volume.file(ROOT, &format!("f{}", files.len())));
+        for offset in (0..FILE).step_by(contents.len()) {
+            if let Err(error) = write(files[files.len() - 1], offset) {
+                break 'full error;
+            }
+        }
+    };
+    assert_eq!(full, Error::NoSpace);
+
+    changing(&*volume.fs, |fs| fs.unlink(&volume.caller, ROOT, b"f0")).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let (fs, unlinked) = (&volume.fs, files[0]);
+        scope.spawn(move || {
+            told.recv().unwrap();
+            fs.forget(unlinked, 1);
+        });
+        let written = changing_bytes(&*volume.fs, contents.len() as u64, |fs| {
+            let written = fs.write(new, 0, contents.clone(), false, false);
+            let _ = tell.send(());
+            written
+        });
+        assert_eq!(written.map(drop), Ok(()));
+    });
+    assert_eq!(volume.read(new, 0, contents.len()), contents);
 }
