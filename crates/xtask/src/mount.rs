@@ -5,10 +5,12 @@
 mod acl;
 mod brim;
 mod clone;
+mod exchange;
 mod fio;
 mod fsx;
 mod full;
 mod git;
+mod huge_pages;
 mod install;
 mod kill;
 mod links;
@@ -16,6 +18,7 @@ mod linux;
 mod memory;
 mod pattern;
 mod pjdfstest;
+mod reflink;
 mod rename_tree;
 mod runner;
 mod send;
@@ -104,6 +107,9 @@ const TESTS: &[Test] = &[
     test("hard-links", &["tar", "rsync", "diff", "awk"], links::run),
     test("access-control-lists", &["setfacl", "getfacl", "tar", "rsync", "diff"], acl::run),
     test("rename-tree", &["tar", "diff", "perl", "xz"], rename_tree::run),
+    test("exchange", &["perl", "diff", "sha256sum"], exchange::run),
+    test("reflink", &["cp"], reflink::run),
+    test("huge-pages", &[], huge_pages::run),
     test("clone", &["tar", "rsync", "diff", "awk", "xz", "sha256sum", "perl"], clone::run),
     test("snapshots", &["perl", "tar", "diff", "findmnt", "mountpoint", "fallocate"], snapshots::run),
     test("send", &["diff", "rsync", "awk", "xz", "tar"], send::run),

@@ -186,6 +186,21 @@ impl Volume {
         self.context.kind == Kind::Pando
     }
 
+    /// A counter of `pando stats`, or of the space that it tells of.
+    pub fn counter(&self, name: &str) -> Result<u64, Failure> {
+        let mut command = self.context.program("pando");
+        let text = tool::output(command.args(["stats", "--json"]).arg(&self.root), "")?;
+        let field = format!("\"{name}\":");
+        let value = text.lines().find_map(|line| line.trim().strip_prefix(&field));
+        let number = value.and_then(|value| value.trim().trim_end_matches(',').parse().ok());
+        number.ok_or_else(|| Failure::Wrong(format!("pando stats tells no number of {name}:\n{text}")))
+    }
+
+    /// Options for the mounts that follow.
+    pub fn set_options(&mut self, options: &[&str]) {
+        self.options = options.iter().map(|option| option.to_string()).collect();
+    }
+
     /// The process that serves the mount, if there is one.
     pub fn daemon_id(&self) -> Option<u32> {
         self.daemon.as_ref().map(Child::id)

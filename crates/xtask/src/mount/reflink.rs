@@ -1,0 +1,188 @@
+//! Copies that share: cp and copy_file_range(2) of a large file, by counts of what the engine was given and of the space used.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::pattern;
+use super::tool::{self, at};
+use super::volume::Volume;
+use super::{Context, Failure, Outcome};
+
+const MIB: u64 = 1 << 20;
+const FILE_BYTES: u64 = 256 * MIB;
+/// A range whose ends lie on no border of anything.
+const RANGE: std::ops::Range<u64> = 5 * MIB + 777..211 * MIB + 12_345;
+/// What is given to the engine for a copy that shares: records and, of a range, what lies outside of whole MiB.
+const GIVEN_MAX: u64 = 4 * MIB;
+/// What three copies of the file may use: nodes of 4 MiB that are seen in part on both sides, and those that lead to them.
+const USED_MAX: u64 = 64 * MIB;
+/// All files: one, three copies of it, and a copy of a part.
+const NAMES: [&str; 5] = ["file", "auto", "default", "kept", "range"];
+
+/// Makes copies, changes either side, and compares all with what they should be.
+pub fn run(context: &Context) -> Outcome {
+    let mut volume = Volume::create(context, 2 << 30, &[])?;
+    let mut expected = Expected::default();
+    let path = volume.root.join("file");
+    let mut chunk = vec![0; MIB as usize];
+    let file = at("cannot create", &path, File::create(&path))?;
+    for index in 0..FILE_BYTES / MIB {
+        pattern::fill(&mut chunk, index);
+        at("cannot write", &path, file.write_all_at(&chunk, index * MIB))?;
+    }
+    drop(file);
+    // A checkpoint, of which the space is told.
+    volume.remount()?;
+    let before = Space::of(&volume)?;
+    for arguments in [&["--reflink=auto", "file", "auto"][..], &["file", "default"], &["-a", "file", "kept"]]
+    {
+        sharing(&volume, "cp", || {
+            tool::run(context.program("cp").args(arguments).current_dir(&volume.root))
+        })?;
+    }
+    compare(&volume.root, &NAMES[..4], &expected)?;
+    volume.remount()?;
+    Space::of(&volume)?.is_little_more(&before)?;
+    sharing(&volume, "copy_file_range of a part", || copy_range(&volume.root))?;
+    compare(&volume.root, &NAMES, &expected)?;
+    volume.remount()?;
+    compare(&volume.root, &NAMES, &expected)?;
+
+    expected.change(&volume.root)?;
+    compare(&volume.root, &NAMES, &expected)?;
+    volume.remount()?;
+    compare(&volume.root, &NAMES, &expected)?;
+    for name in ["file", "kept"] {
+        let path = volume.root.join(name);
+        at("cannot remove", &path, fs::remove_file(&path))?;
+    }
+    compare(&volume.root, &["auto", "default", "range"], &expected)?;
+    volume.remount()?;
+    compare(&volume.root, &["auto", "default", "range"], &expected)?;
+    volume.finish()
+}
+
+/// Does something that is to share what it copies.
+fn sharing(volume: &Volume, what: &str, copy: impl FnOnce() -> Outcome) -> Outcome {
+    if !volume.is_pando() {
+        return copy();
+    }
+    let counters = || Ok::<_, Failure>((volume.counter("bytes_in")?, volume.counter("ranges_cloned")?));
+    let before = counters()?;
+    copy()?;
+    let after = counters()?;
+    let (given, cloned) = (after.0 - before.0, after.1 - before.1);
+    eprintln!("{what}: {given} bytes given to the engine, {cloned} ranges cloned");
+    if given > GIVEN_MAX || cloned == 0 {
+        let what =
+            format!("{what} gave the engine {given} bytes and cloned {cloned} ranges: it does not share");
+        return Err(Failure::Wrong(what));
+    }
+    Ok(())
+}
+
+/// The range at the same place of a new file, in as many calls as it takes.
+fn copy_range(root: &Path) -> Outcome {
+    let (from, to) = (root.join("file"), root.join("range"));
+    let source = at("cannot open", &from, File::open(&from))?;
+    let target = at("cannot create", &to, File::create(&to))?;
+    let (mut read, mut written) = (RANGE.start, RANGE.start);
+    while read < RANGE.end {
+        let left = (RANGE.end - read) as usize;
+        let copied = rustix::fs::copy_file_range(&source, Some(&mut read), &target, Some(&mut written), left);
+        if at("cannot copy a range of", &from, copied.map_err(Into::into))? == 0 {
+            return Err(Failure::Wrong(format!("copy_file_range copied nothing at {read}")));
+        }
+    }
+    Ok(())
+}
+
+/// Where a volume's space has gone.
+struct Space {
+    used: u64,
+    free: u64,
+}
+
+impl Space {
+    /// Nothing is told of ext4, which does not share.
+    fn of(volume: &Volume) -> Result<Space, Failure> {
+        let used = if volume.is_pando() { volume.counter("used")? } else { 0 };
+        Ok(Space { used, free: if volume.is_pando() { tool::free_bytes(&volume.root)? } else { 0 } })
+    }
+
+    fn is_little_more(&self, before: &Space) -> Outcome {
+        let (used, free) = (self.used.saturating_sub(before.used), before.free.saturating_sub(self.free));
+        eprintln!("the copies use {used} bytes in nodes; {free} bytes less are free");
+        if used.max(free) > USED_MAX {
+            let what = format!(
+                "three copies of {FILE_BYTES} bytes use {used} bytes in nodes, and {free} of those free"
+            );
+            return Err(Failure::Wrong(what));
+        }
+        Ok(())
+    }
+}
+
+/// What was changed in each file: places of 8 bytes, and what they hold.
+#[derive(Default)]
+struct Expected {
+    changes: Vec<(&'static str, u64, [u8; 8])>,
+}
+
+impl Expected {
+    /// Writes to every file, in the middle of MiB that only it changes.
+    fn change(&mut self, root: &Path) -> Outcome {
+        for (number, name) in NAMES.into_iter().enumerate() {
+            let path = root.join(name);
+            let file = at("cannot open", &path, File::options().write(true).open(&path))?;
+            for index in 0..12 {
+                let place = (10 + 16 * index + number as u64) * MIB + 4093 + index;
+                let bytes = pattern::mix(place + number as u64).to_le_bytes();
+                at("cannot write", &path, file.write_all_at(&bytes, place))?;
+                self.changes.push((name, place, bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of one MiB of a file.
+    fn fill(&self, name: &str, index: u64, chunk: &mut [u8]) {
+        pattern::fill(chunk, index);
+        let start = index * MIB;
+        if name == "range" {
+            let within = |place: u64| place.saturating_sub(start).min(MIB) as usize;
+            chunk[..within(RANGE.start)].fill(0);
+            chunk[within(RANGE.end)..].fill(0);
+        }
+        for (_, place, bytes) in self.changes.iter().filter(|change| change.0 == name) {
+            if *place / MIB == index {
+                let at = (place - start) as usize;
+                chunk[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+    }
+}
+
+/// Compares all bytes of these files.
+fn compare(root: &Path, names: &[&str], expected: &Expected) -> Outcome {
+    let (mut found, mut wanted) = (vec![0; MIB as usize], vec![0; MIB as usize]);
+    for name in names.iter().copied() {
+        let path = root.join(name);
+        let file = at("cannot open", &path, File::open(&path))?;
+        let size = if name == "range" { RANGE.end } else { FILE_BYTES };
+        let length = at("cannot look at", &path, file.metadata())?.len();
+        if length != size {
+            return Err(Failure::Wrong(format!("{} has {length} bytes, not {size}", path.display())));
+        }
+        for index in 0..size.div_ceil(MIB) {
+            expected.fill(name, index, &mut wanted);
+            let length = (size - index * MIB).min(MIB) as usize;
+            at("cannot read", &path, file.read_exact_at(&mut found[..length], index * MIB))?;
+            if found[..length] != wanted[..length] {
+                return Err(Failure::Wrong(format!("{} differs in the MiB {index}", path.display())));
+            }
+        }
+    }
+    Ok(())
+}
