@@ -1,10 +1,12 @@
 //! `pando umount`: returns when the daemon's last checkpoint is on the device.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use pando_fuse::mount_point;
+use pando_fuse::mount_point::{self, MountEntry};
+use serde_json::Value;
 
 use crate::control::{self, Connection, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
@@ -45,10 +47,10 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     let failed = |why: String| Failure::new(format!("cannot unmount {shown}: {why}"));
     let entry = mount_point::mounted_at(mountpoint).map_err(|error| failed(io_text(&error)))?;
     let entry = entry.ok_or_else(|| failed("no PandoFS volume is mounted there".to_owned()))?;
+    let info = control::request(&entry.device, "info").unwrap_or_default();
     if !lazy {
-        let info = control::request(&entry.device, "info").unwrap_or_default();
         let snapshots = info["snapshots"].as_array().filter(|_| info["snapshot"].is_null());
-        let mut snapshots = snapshots.into_iter().flatten().filter_map(serde_json::Value::as_str);
+        let mut snapshots = snapshots.into_iter().flatten().filter_map(Value::as_str);
         if let Some(mountpoint) = snapshots.next() {
             let why = format!(
                 "a snapshot of it is mounted on {}; unmount that first",
@@ -80,6 +82,9 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
         }
     };
     if !daemon.has_answer_within(PATIENCE) {
+        for (source, mountpoint) in keeping_open(&entry, &info) {
+            complain(format!("waiting for the end of {source} on {mountpoint}"));
+        }
         for (process, name) in mounts::holders(&entry.device) {
             complain(format!(
                 "waiting for the mount namespace of process {process} ({name}), in which {volume} is still mounted"
@@ -98,4 +103,16 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
             "{shown} is unmounted, but {error}; what was not synced is recovered from the log at the next mount"
         ))),
     }
+}
+
+/// The mounts of snapshots, by what and where, without whose end a volume is not closed: its own mount is gone.
+fn keeping_open(gone: &MountEntry, info: &Value) -> Vec<(String, String)> {
+    let volume = info["volume"].as_str().map_or(gone.source.clone(), PathBuf::from);
+    let mut mounted = mount_point::mounted().unwrap_or_default();
+    mounted.retain(|mount| mount.device != gone.device && mounts::is_of(mount, &volume));
+    if mounted.iter().any(|mount| mount.source == volume) {
+        return Vec::new();
+    }
+    let text = |path: &Path| output_shown(path.as_os_str().as_bytes());
+    mounted.iter().map(|mount| (text(&mount.source), text(&mount.mountpoint))).collect()
 }
