@@ -6,7 +6,7 @@ mod grep_cost;
 mod interfile;
 mod intrafile;
 mod mail;
-mod pulls;
+pub mod pulls;
 
 use crate::row::{Line, Measure, Needs, Prepare, Row, cost, rate};
 

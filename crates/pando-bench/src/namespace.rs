@@ -79,6 +79,28 @@ pub const FILES_BY_SIZE: &[Row] = &[
     },
 ];
 
+/// Renames on a volume that has aged by git pulls. The directory first: the files are in it.
+pub const AGED: &[Row] = &[
+    Row {
+        name: "rename-tree-aged",
+        what: "a repository that has aged by 20 git pulls (--full: 60), moved to another directory and back 100 times, an fsync of the directory after each",
+        short: false,
+        needs: Needs::Nothing,
+        lines: &[rate("rename-tree-aged", "renames/s")],
+        prepare: directories::make_aged,
+        measure: directories::rename_aged,
+    },
+    Row {
+        name: "rename-files-aged",
+        what: "in such a repository, 100 renames of a file, an fsync of the directory after each; the slowest size, and how it depends on the size",
+        short: false,
+        needs: Needs::Nothing,
+        lines: &[rate("rename-files-aged", "renames/s")],
+        prepare: files_by_size::ensure_aged,
+        measure: files_by_size::rename_aged,
+    },
+];
+
 /// What a rename and a clone do to later reads.
 pub const SCAN: &[Row] = &[
     Row {

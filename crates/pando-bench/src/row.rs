@@ -176,6 +176,7 @@ pub const GROUPS: &[Group] = &[
     group("latency", crate::applications::LATENCY),
     group("directories", crate::namespace::DIRECTORIES),
     group("files by size", crate::namespace::FILES_BY_SIZE),
+    group("aged volume", crate::namespace::AGED),
     group("scan", crate::namespace::SCAN),
     group("clone rounds", crate::namespace::CLONE_ROUNDS),
     group("many files", crate::namespace::MANY_FILES),

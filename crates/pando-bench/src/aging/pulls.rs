@@ -1,6 +1,7 @@
 //! A developer's repository (FAST17 6), which pulls commit after commit from one outside of the volume.
 
 use std::fs;
+use std::path::PathBuf;
 
 use super::grep_cost::age;
 use crate::applications::git::{change, git};
@@ -29,30 +30,68 @@ pub fn run_without_collection(volume: &Volume) -> Result<Measurement, Error> {
     pull(volume, &NOT_COLLECTED)
 }
 
-fn pull(volume: &Volume, configuration: &[&str]) -> Result<Measurement, Error> {
-    let upstream = volume.options.directory.join("upstream");
-    if upstream.exists() {
-        at("cannot remove", &upstream, fs::remove_dir_all(&upstream))?;
-    }
-    at("cannot create", &upstream, fs::create_dir_all(&upstream))?;
-    untar_parts(volume, &upstream, &PARTS)?;
-    git(&upstream, &["init", "-q"])?;
-    let mut random = Random(17);
-    let tree = volume.root.join("pulled");
+fn pull(volume: &Volume, configuration: &'static [&str]) -> Result<Measurement, Error> {
+    let mut repository = Repository::new(volume, configuration)?;
     let pulls = PULLS[usize::from(volume.options.full)];
-    let measurement = age(volume, &tree, (pulls, pulls / 4), |pull| {
-        if pull > 0 {
-            change(&upstream, &mut random)?;
-        }
-        git(&upstream, &["add", "-A"])?;
-        git(&upstream, &["commit", "-q", "-m", "a commit"])?;
-        let from = upstream.display().to_string();
-        if pull == 0 {
-            return git(&volume.root, &["clone", "-q", "--no-hardlinks", &from, "pulled"]).map(drop);
-        }
-        git(&tree, &[configuration, &["pull", "-q", "--ff-only"]].concat())?;
-        volume.sync()
-    });
-    at("cannot remove", &upstream, fs::remove_dir_all(&upstream))?;
+    let measurement = age(volume, &tree(volume), (pulls, pulls / 4), |pull| repository.pull(pull));
+    repository.end()?;
     measurement
+}
+
+/// The repository that pulls, or has pulled.
+pub fn tree(volume: &Volume) -> PathBuf {
+    volume.root.join("pulled")
+}
+
+/// Ages by pulls alone, unless an earlier row of the group has, or a directory has been left in one that was given.
+pub fn ensure(volume: &Volume) -> Result<(), Error> {
+    if tree(volume).exists() {
+        return Ok(());
+    }
+    let mut repository = Repository::new(volume, &COLLECTED)?;
+    for pull in 0..=PULLS[usize::from(volume.options.full)] {
+        repository.pull(pull)?;
+    }
+    repository.end()
+}
+
+/// A repository outside of the volume, which one on the volume pulls from.
+struct Repository<'a> {
+    volume: &'a Volume,
+    upstream: PathBuf,
+    configuration: &'static [&'static str],
+    random: Random,
+}
+
+impl<'a> Repository<'a> {
+    fn new(volume: &'a Volume, configuration: &'static [&str]) -> Result<Self, Error> {
+        let upstream = volume.options.directory.join("upstream");
+        if upstream.exists() {
+            at("cannot remove", &upstream, fs::remove_dir_all(&upstream))?;
+        }
+        at("cannot create", &upstream, fs::create_dir_all(&upstream))?;
+        untar_parts(volume, &upstream, &PARTS)?;
+        git(&upstream, &["init", "-q"])?;
+        Ok(Self { volume, upstream, configuration, random: Random(17) })
+    }
+
+    /// A commit, and what brings it to the volume: the first time a clone, then pulls.
+    fn pull(&mut self, number: u64) -> Result<(), Error> {
+        let upstream = &self.upstream;
+        if number > 0 {
+            change(upstream, &mut self.random)?;
+        }
+        git(upstream, &["add", "-A"])?;
+        git(upstream, &["commit", "-q", "-m", "a commit"])?;
+        let from = upstream.display().to_string();
+        if number == 0 {
+            return git(&self.volume.root, &["clone", "-q", "--no-hardlinks", &from, "pulled"]).map(drop);
+        }
+        git(&tree(self.volume), &[self.configuration, &["pull", "-q", "--ff-only"]].concat())?;
+        self.volume.sync()
+    }
+
+    fn end(self) -> Result<(), Error> {
+        at("cannot remove", &self.upstream, fs::remove_dir_all(&self.upstream))
+    }
 }

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::aging::pulls;
 use crate::compleat::source_tree;
 use crate::error::{Error, at};
 use crate::report::statistics::median;
@@ -11,6 +12,8 @@ use crate::row::{Measurement, ms_since};
 use crate::volume::Volume;
 
 const RENAMES: usize = 40;
+/// As many as in the THESIS.
+const RENAMES_AGED: usize = 100;
 const SETTLES: usize = 5;
 const CLONES: usize = 3;
 const WRITTEN_DIRECTORIES: usize = 8;
@@ -41,12 +44,23 @@ pub fn make_tree(volume: &Volume) -> Result<(), Error> {
 
 /// Renames of the empty directory a second.
 pub fn rename_empty(volume: &Volume) -> Result<Measurement, Error> {
-    rename(volume, &empty(volume))
+    rename(volume, &empty(volume), RENAMES)
 }
 
 /// Renames of the source a second.
 pub fn rename_tree(volume: &Volume) -> Result<Measurement, Error> {
-    rename(volume, &source_tree::tree(volume))
+    rename(volume, &source_tree::tree(volume), RENAMES)
+}
+
+/// A repository that has aged, and the directory to move to.
+pub fn make_aged(volume: &Volume) -> Result<(), Error> {
+    make(&other(volume))?;
+    pulls::ensure(volume)
+}
+
+/// Renames of it a second.
+pub fn rename_aged(volume: &Volume) -> Result<Measurement, Error> {
+    rename(volume, &pulls::tree(volume), RENAMES_AGED)
 }
 
 /// From its place to the other directory, and back the next time.
@@ -55,13 +69,13 @@ fn places(volume: &Volume, here: &Path, number: usize) -> (PathBuf, PathBuf) {
     if number.is_multiple_of(2) { (here.to_owned(), there) } else { (there, here.to_owned()) }
 }
 
-fn rename(volume: &Volume, here: &Path) -> Result<Measurement, Error> {
+fn rename(volume: &Volume, here: &Path, renames: usize) -> Result<Measurement, Error> {
     let begin = Instant::now();
-    for number in 0..RENAMES {
+    for number in 0..renames {
         let (from, to) = places(volume, here, number);
         rename_synced(&from, &to)?;
     }
-    Ok(Measurement::rate(begin, RENAMES as f64))
+    Ok(Measurement::rate(begin, renames as f64))
 }
 
 /// A rename that is durable when this returns.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::directories::rename_synced;
+use crate::aging::pulls;
 use crate::error::{Error, at};
 use crate::generate::fill;
 use crate::row::{Measurement, ms_since, per_second};
@@ -23,9 +24,23 @@ fn sizes(largest: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(4 * KIB), |size| size.checked_mul(4)).take_while(move |size| *size <= largest)
 }
 
+/// In the repository that has aged.
+fn aged_directory(volume: &Volume) -> PathBuf {
+    pulls::tree(volume).join("sizes")
+}
+
 /// One file of each size.
 pub fn ensure(volume: &Volume) -> Result<(), Error> {
-    let directory = directory(volume);
+    make(volume, directory(volume))
+}
+
+/// The same on an aged volume.
+pub fn ensure_aged(volume: &Volume) -> Result<(), Error> {
+    pulls::ensure(volume)?;
+    make(volume, aged_directory(volume))
+}
+
+fn make(volume: &Volume, directory: PathBuf) -> Result<(), Error> {
     at("cannot create", &directory, fs::create_dir_all(&directory))?;
     let mut chunk = vec![0; MIB as usize];
     fill(&mut chunk, 4);
@@ -45,7 +60,15 @@ pub fn ensure(volume: &Volume) -> Result<(), Error> {
 
 /// Renames a second by size in KiB; the value is the slowest.
 pub fn rename(volume: &Volume) -> Result<Measurement, Error> {
-    let directory = directory(volume);
+    rename_in(volume, directory(volume))
+}
+
+/// The same on an aged volume.
+pub fn rename_aged(volume: &Volume) -> Result<Measurement, Error> {
+    rename_in(volume, aged_directory(volume))
+}
+
+fn rename_in(volume: &Volume, directory: PathBuf) -> Result<Measurement, Error> {
     let mut points = Vec::new();
     for size in sizes(volume.options.size) {
         let (here, there) = (directory.join(size.to_string()), directory.join("renamed"));

@@ -53,13 +53,16 @@ fn directories(results: &Results, ours: &str) -> Vec<Goal> {
         let what = "a rename of the Linux source settled, beside twice an empty directory and 1 ms";
         goals.extend(at_most(results, ours, "settle-tree", what, 2.0 * empty + 1.0, "ms"));
     }
-    if let Some((own, ext4)) = results.median("rename-tree", ours).zip(results.median("rename-tree", "ext4"))
+    for (line, of) in
+        [("rename-tree", "the Linux source"), ("rename-tree-aged", "a repository on an aged volume")]
     {
-        goals.push(Goal {
-            reached: own >= ext4,
-            what: "renames and fsyncs of the Linux source, beside ext4".to_owned(),
-            measured: format!("{} a second, at least {}", number(own), number(ext4)),
-        });
+        if let Some((own, ext4)) = results.median(line, ours).zip(results.median(line, "ext4")) {
+            goals.push(Goal {
+                reached: own >= ext4,
+                what: format!("renames and fsyncs of {of}, beside ext4"),
+                measured: format!("{} a second, at least {}", number(own), number(ext4)),
+            });
+        }
     }
     goals.extend(at_most(results, ours, "clone-tree", "a clone of the Linux source", 50.0, "ms"));
     goals.extend(at_most(
@@ -75,14 +78,19 @@ fn directories(results: &Results, ours: &str) -> Vec<Goal> {
 
 /// Over sizes, the rate stays within a factor of two.
 fn files(results: &Results, ours: &str) -> Vec<Goal> {
-    let Some(series) = results.series("rename-files", ours, "renames by size") else { return Vec::new() };
-    let rates: Vec<f64> = series.points.iter().map(|point| point.1).collect();
-    let (least, most) = super::statistics::range(&rates);
-    vec![Goal {
-        reached: 2.0 * least >= most,
-        what: "renames of files of any size, the slowest at least half as fast as the fastest".to_owned(),
-        measured: format!("{} to {} a second", number(least), number(most)),
-    }]
+    let goal = |(row, on): (&str, &str)| {
+        let series = results.series(row, ours, "renames by size")?;
+        let rates: Vec<f64> = series.points.iter().map(|point| point.1).collect();
+        let (least, most) = super::statistics::range(&rates);
+        Some(Goal {
+            reached: 2.0 * least >= most,
+            what: format!(
+                "renames of files of any size{on}, the slowest at least half as fast as the fastest"
+            ),
+            measured: format!("{} to {} a second", number(least), number(most)),
+        })
+    };
+    [("rename-files", ""), ("rename-files-aged", " on an aged volume")].into_iter().filter_map(goal).collect()
 }
 
 /// Medians of the first and of the last three rounds.

@@ -124,6 +124,25 @@ fn goals_are_reached_or_missed_or_not_measured() {
 }
 
 #[test]
+fn renames_on_an_aged_volume_have_goals_of_their_own() {
+    let text = |slowest: f64| {
+        let mut results = results(&[
+            ("rename-tree-aged", "pandofs", &[90.0]),
+            ("rename-tree-aged", "ext4", &[100.0]),
+            ("rename-files-aged", "pandofs", &[slowest]),
+        ]);
+        let points = vec![(4.0, 100.0), (16.0, slowest)];
+        results.entries[2].outcome =
+            Outcome::Measured(Measurement::of(slowest).with("renames by size", "KiB", "renames/s", points));
+        goals::render(&results)
+    };
+    let line = |text: &str, what: &str| text.lines().find(|line| line.contains(what)).unwrap().to_owned();
+    assert!(line(&text(50.0), "files of any size on an aged volume").starts_with("reached"));
+    assert!(line(&text(49.0), "files of any size on an aged volume").starts_with("missed"));
+    assert!(line(&text(50.0), "a repository on an aged volume, beside ext4").starts_with("missed"));
+}
+
+#[test]
 fn a_single_slow_clone_is_seen() {
     let text = |own: f64| {
         let mut results = results(&[("clone-rounds", "pandofs", &[5.0]), ("clone-rounds", "xfs", &[9.0])]);
