@@ -67,6 +67,8 @@ pub struct Options {
     /// Write the pages of large writes to their leaves at once and leave them out of the log (FAST16, 3). Without it they
     /// are written twice; for measuring what it gives.
     pub late_binding: bool,
+    /// Ranges of fewer bytes are moved and cloned by copy; `None` is a part of a node that was measured. For measuring it.
+    pub copied_bytes: Option<usize>,
 }
 
 impl Default for Options {
@@ -80,6 +82,7 @@ impl Default for Options {
             log_interval: Duration::from_secs(1),
             read_ahead: true,
             late_binding: true,
+            copied_bytes: None,
         }
     }
 }

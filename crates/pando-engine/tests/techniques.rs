@@ -3,7 +3,7 @@
 mod common;
 
 use common::{assert_sound, formatted, get, manual, open};
-use pando_engine::{Batch, FormatOptions, Options, Tree};
+use pando_engine::{Batch, Engine, FormatOptions, Options, Tree};
 
 /// Long enough to be left out of the log.
 const RUN_BYTES: usize = 256 << 10;
@@ -33,4 +33,39 @@ fn bound(late_binding: bool) -> u64 {
 fn without_late_binding_large_writes_go_through_the_log() {
     assert_eq!(bound(true), 1);
     assert_eq!(bound(false), 0);
+}
+
+/// Ranges moved by goto and by copy where 20 names move, and whether they are there afterwards and when the log is replayed.
+fn moved(copied_bytes: Option<usize>) -> (u64, u64) {
+    let device = formatted(64, &FormatOptions::default());
+    let engine = open(&device, Options { copied_bytes, ..manual() });
+    let name = |directory: &str, number: u64| format!("{directory}\0{number:03}").into_bytes();
+    let mut batch = Batch::new();
+    for number in 0..20 {
+        batch.put(Tree::Metadata, name("from", number), vec![number as u8; 8]);
+    }
+    engine.apply(batch).unwrap();
+    let mut batch = Batch::new();
+    batch.move_range(Tree::Metadata, b"from\0".to_vec(), b"to\0".to_vec());
+    engine.changing(0, || engine.apply(batch.clone())).unwrap();
+    engine.sync().unwrap();
+    let stats = engine.stats();
+    let check = |engine: &Engine| {
+        for number in 0..20 {
+            assert_eq!(get(engine, Tree::Metadata, &name("to", number)), Some(vec![number as u8; 8]));
+            assert_eq!(get(engine, Tree::Metadata, &name("from", number)), None, "name {number}");
+        }
+        assert_sound(engine);
+    };
+    check(&engine);
+    drop(engine);
+    check(&open(&device, manual()));
+    (stats.ranges_cloned, stats.ranges_copied)
+}
+
+#[test]
+fn small_ranges_move_by_copy_unless_that_is_left_out() {
+    assert_eq!(moved(None), (0, 1));
+    assert_eq!(moved(Some(0)), (1, 0));
+    assert_eq!(moved(Some(20_000)), (0, 1));
 }

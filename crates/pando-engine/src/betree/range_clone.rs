@@ -67,7 +67,7 @@ impl Plan {
 impl Volume {
     /// How the keys below `from` come below `to`, or [`Error::Miss`]. The caller holds the sequencer and the maintenance token.
     pub(crate) fn plan_clone(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Plan> {
-        let limit = self.shape.node_bytes / COPIED_PART;
+        let limit = self.options.copied_bytes.unwrap_or(self.shape.node_bytes / COPIED_PART);
         let mut is_large = self.is_surely_larger(tree, from, limit);
         let way = loop {
             if !is_large && let Some(entries) = self.plan_copy(tree, from, to, limit)? {
@@ -274,7 +274,7 @@ impl Volume {
     }
 }
 
-/// A range of up to this part of a node is copied.
+/// A range of up to this part of a node is copied: 64 KiB as a rule, measured with `examples/small_moves.rs` (docs/internals/engine.md).
 const COPIED_PART: usize = 64;
 
 /// Fewer messages than these come along with a clone. Each takes some microseconds, whatever its value.
