@@ -6,7 +6,7 @@ use pando_format::{Bound, KeyRange, Tree};
 
 use super::interior::{Interior, lower};
 use super::leaf::Leaf;
-use super::message_buffer::MessageBuffer;
+use super::message_buffer::{ENTRY_OVERHEAD, MessageBuffer};
 use super::node::{Body, Node, NodeRef};
 use super::part::Part;
 use super::tree::TreeRoot;
@@ -38,6 +38,9 @@ impl Volume {
         }
         let Some(left) = borrow else { return Ok(false) };
         if !self.has_few_edges(self.shown_by(parent, own, index)?.1) || parent.state.read().height == 1 {
+            return Ok(false);
+        }
+        if self.grown_by_joining(parent, own, left)? > self.shape.node_bytes {
             return Ok(false);
         }
         self.merge_pair(parent, own, left)?;
@@ -109,7 +112,39 @@ impl Volume {
             let shown = self.shown_by(parent, own, index)?;
             (bytes, edges) = (bytes + shown.0, edges + shown.1);
         }
-        Ok(bytes <= self.shape.node_bytes / 4 * 3 && edges <= self.shape.fanout / 4 * 3)
+        let most = self.shape.node_bytes / 4 * 3;
+        let fits = bytes <= most && edges <= self.shape.fanout / 4 * 3;
+        Ok(fits && self.grown_by_joining(parent, own, left)? <= self.shape.node_bytes)
+    }
+
+    /// Bytes by which what is behind an edge and the next one grows when both are joined, at most: each name takes back what only one of the two
+    /// edges has lifted from it. Names of a few bytes may lie behind a prefix of a quarter of a MiB.
+    fn grown_by_joining(&self, parent: &NodeRef, own: &KeyRange, left: usize) -> Result<usize> {
+        let edges = {
+            let state = parent.state.read();
+            let interior = state.interior();
+            let (bounds_a, prefix_a) = (interior.bounds_of(left, own), interior.bounds_below(left, own)?.1);
+            let (bounds_b, prefix_b) =
+                (interior.bounds_of(left + 1, own), interior.bounds_below(left + 1, own)?.1);
+            let bounds = KeyRange::new(bounds_a.lower, bounds_b.upper);
+            let strip = bounds.common_prefix().min(prefix_a.len()).min(prefix_b.len());
+            let id = |index: usize| interior.children[index].id;
+            [(id(left), prefix_a.len() - strip), (id(left + 1), prefix_b.len() - strip)]
+        };
+        let mut grown = 0;
+        for (id, by) in edges.into_iter().filter(|(id, by)| !id.is_empty() && *by > 0) {
+            let node = self.node(id)?;
+            let state = node.state.read();
+            let names = match &state.body {
+                Body::Leaf(leaf) => leaf.entries(),
+                Body::Interior(interior) => {
+                    let waiting: usize = interior.children.iter().map(|child| child.buffer_bytes).sum();
+                    interior.children.len() + waiting / ENTRY_OVERHEAD
+                }
+            };
+            grown += names * by;
+        }
+        Ok(grown)
     }
 
     /// Bytes and edges that an edge shows of the node behind it, at most.

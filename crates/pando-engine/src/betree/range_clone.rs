@@ -135,12 +135,12 @@ impl Volume {
         while let Some(range) = left {
             let piece = self.scan(tree, &range, Direction::Forward, limit)?;
             for (key, value) in piece.entries {
-                bytes += key.len() + value.len();
                 let key: Bytes = [&to[..], &key[from.len()..]].concat().into();
+                bytes += key.len() + value.len();
+                if bytes >= limit.bytes {
+                    return Ok(None);
+                }
                 entries.push((key, value));
-            }
-            if bytes >= limit.bytes {
-                return Ok(None);
             }
             left = piece.rest;
         }
