@@ -192,6 +192,7 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         let volume = &self.volume;
         let mut stats = volume.stats.read();
+        stats.nodes_doomed = volume.doomed.lock().len() as u64;
         stats.cache_bytes = volume.cache.memory() as u64;
         stats.dirty_bytes = volume.cache.dirty_bytes();
         stats.last_lsn = volume.log.appended_lsn().0;

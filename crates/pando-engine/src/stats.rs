@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::betree::interior::Placed;
 use crate::cache::write_back::Cause;
 
 macro_rules! counters {
@@ -16,6 +17,8 @@ macro_rules! counters {
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
+            /// Nodes that nothing names any more and that wait to be taken apart.
+            pub nodes_doomed: u64,
             /// Memory of the node cache, in bytes.
             pub cache_bytes: u64,
             /// What writing back all dirty nodes would take, in bytes.
@@ -44,6 +47,7 @@ macro_rules! counters {
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![
                     $((stringify!($name), self.$name),)*
+                    ("nodes_doomed", self.nodes_doomed),
                     ("cache_bytes", self.cache_bytes),
                     ("dirty_bytes", self.dirty_bytes),
                     ("last_lsn", self.last_lsn),
@@ -80,6 +84,12 @@ counters! {
     ranges_cloned,
     /// Ranges moved or cloned by copying, because they were small.
     ranges_copied,
+    /// Gotos that came one level down without becoming edges.
+    gotos_flushed,
+    /// Gotos that became edges to their targets.
+    gotos_converted,
+    /// Those among them that took the place of several edges.
+    gotos_spanning,
     /// Nodes copied before a change because they had other names.
     shared_nodes_copied,
     /// Nodes split.
@@ -88,6 +98,8 @@ counters! {
     merges,
     /// Subtrees cut off unread.
     pruned_subtrees,
+    /// Nodes taken apart and freed because nothing named them any more.
+    nodes_reclaimed,
     /// Node headers read.
     nodes_read,
     /// Reads of parts of nodes.
@@ -125,6 +137,18 @@ counters! {
 }
 
 impl Counters {
+    /// Counts a goto that came down.
+    pub(crate) fn count_goto(&self, placed: Placed) {
+        if placed == Placed::Waiting {
+            self.gotos_flushed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.gotos_converted.fetch_add(1, Ordering::Relaxed);
+        if placed == Placed::EdgeForSeveral {
+            self.gotos_spanning.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Counts a node written.
     pub(crate) fn count_written(&self, cause: Cause, bytes: u64) {
         self.nodes_written.fetch_add(1, Ordering::Relaxed);

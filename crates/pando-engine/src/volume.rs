@@ -207,6 +207,7 @@ impl Volume {
     }
 
     fn free_doomed(&self, id: NodeId) {
+        self.stats.nodes_reclaimed.fetch_add(1, Ordering::Relaxed);
         match self.cache.peek(id) {
             Some(node) => {
                 let mut state = node.state.write();

@@ -227,7 +227,9 @@ impl Volume {
             }
             _ => None,
         };
-        node.body.receive(messages, bounds, &self.shape, node.height);
+        for placed in node.body.receive(messages, bounds, &self.shape, node.height) {
+            self.stats.count_goto(placed);
+        }
         if let Some(before) = before {
             self.settle(before, node.interior().references());
         }

@@ -136,6 +136,17 @@ impl Child {
     }
 }
 
+/// What a node made of a goto.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// A message that waits for the edges of its range.
+    Waiting,
+    /// An edge, among the keys of one that was there.
+    Edge,
+    /// An edge that took the place of several.
+    EdgeForSeveral,
+}
+
 /// The body of a node of height 1 or more.
 #[derive(Debug, Clone)]
 pub(crate) struct Interior {
@@ -219,10 +230,9 @@ impl Interior {
 
     /// Adds a goto to the buffers of the edges it touches, or makes it an edge if its target is as high as they lead (BT-3).
     /// Only for the holder of the maintenance token (TREE-2), on a node marked changed; all buffers are loaded.
-    pub(crate) fn push_goto(&mut self, goto: &Goto, own: &KeyRange, height: u8) {
+    pub(crate) fn push_goto(&mut self, goto: &Goto, own: &KeyRange, height: u8) -> Placed {
         if goto.height + 1 == height {
-            self.convert_goto(goto, own);
-            return;
+            return self.convert_goto(goto, own);
         }
         for index in self.indexes_in(&goto.range) {
             let range = goto.range.intersection(&self.bounds_of(index, own));
@@ -230,11 +240,12 @@ impl Interior {
                 self.children[index].push_goto(Goto { range, ..goto.clone() });
             }
         }
+        Placed::Waiting
     }
 
     /// Puts an edge to a goto's target in the place of what is there. What lies beside its range behind the same edges stays
     /// reachable by edges that see less than before.
-    fn convert_goto(&mut self, goto: &Goto, own: &KeyRange) {
+    fn convert_goto(&mut self, goto: &Goto, own: &KeyRange) -> Placed {
         let (first, last) = self.indexes_in(&goto.range).into_inner();
         let below = KeyRange::new(self.bounds_of(first, own).lower, goto.range.lower.clone());
         let above = KeyRange::new(goto.range.upper.clone(), self.bounds_of(last, own).upper);
@@ -254,6 +265,7 @@ impl Interior {
         self.children.splice(first..=last, children);
         self.pivots.splice(first..last, pivots);
         self.join_empty();
+        if first < last { Placed::EdgeForSeveral } else { Placed::Edge }
     }
 
     /// The same edges for those of a node's keys that lie in `visible` and begin with `prefix`, which goes (INT-3). All

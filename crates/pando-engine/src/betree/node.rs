@@ -14,7 +14,7 @@ use pando_format::block_table::BlockEntry;
 use pando_format::{KeyRange, Msn, NodeId, Tree};
 use parking_lot::RwLock;
 
-use super::interior::{Interior, Lowered};
+use super::interior::{Interior, Lowered, Placed};
 use super::leaf::Leaf;
 use crate::cache::read_ahead::NO_MARK;
 use crate::volume::Shape;
@@ -227,8 +227,15 @@ impl Node {
 }
 
 impl Body {
-    /// Takes in the messages of the edge above, range deletes and gotos first (BUF-3). What they need is in memory.
-    pub(crate) fn receive(&mut self, messages: Lowered, bounds: &KeyRange, shape: &Shape, height: u8) {
+    /// Takes in the messages of the edge above, range deletes and gotos first (BUF-3). What they need is in memory. Says what
+    /// became of each goto.
+    pub(crate) fn receive(
+        &mut self,
+        messages: Lowered,
+        bounds: &KeyRange,
+        shape: &Shape,
+        height: u8,
+    ) -> Vec<Placed> {
         match self {
             Self::Leaf(leaf) => {
                 assert!(messages.gotos.is_empty(), "BT-3: no goto leads below a leaf");
@@ -239,17 +246,18 @@ impl Body {
                     leaf.apply(key, *msn, pending, shape.basement_bytes);
                 }
                 leaf.drop_empty();
+                Vec::new()
             }
             Self::Interior(interior) => {
                 for (range, msn) in &messages.ranges {
                     interior.push_range(range, bounds, *msn);
                 }
-                for goto in &messages.gotos {
-                    interior.push_goto(goto, bounds, height);
-                }
+                let placed =
+                    messages.gotos.iter().map(|goto| interior.push_goto(goto, bounds, height)).collect();
                 for (key, msn, pending) in messages.keyed {
                     interior.push(key, msn, pending);
                 }
+                placed
             }
         }
     }

@@ -11,7 +11,7 @@ use pando_format::operation::BLOCK_VALUE_LENGTH;
 use pando_format::{Goto, KeyRange, Msn, NodeId, Pending, Tree};
 use parking_lot::{Mutex, RwLock};
 
-use super::interior::{Child, Interior};
+use super::interior::{Child, Interior, Placed};
 use super::node::{Body, Node, NodeRef};
 use super::token::Maintenance;
 use crate::volume::Volume;
@@ -224,7 +224,10 @@ impl Volume {
         let height = state.height;
         let interior = state.interior_mut();
         let before = interior.references();
-        interior.push_goto(goto, &KeyRange::all(), height);
+        let placed = interior.push_goto(goto, &KeyRange::all(), height);
+        if placed != Placed::Waiting {
+            self.stats.count_goto(placed);
+        }
         self.settle(before, interior.references());
         self.account(&mut state);
         drop(state);
