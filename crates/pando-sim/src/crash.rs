@@ -7,8 +7,10 @@
 //!   no shorter than the last sync or checkpoint that had returned, no longer than what had been applied.
 //! * CR-2 the same holds after a crash at any moment of the recovery itself.
 //! * CR-3 a recovered volume takes changes, and after its own next sync and crash it holds exactly those.
+//! * CR-4 background work goes on where the crash has cut it off: in the end nothing is left to be reclaimed, the contents
+//!   are the same, and the trees are sound.
 //!
-//! CR-1 is checked on every state; CR-2 and CR-3 on a seeded sample, since they multiply the states.
+//! CR-1 is checked on every state, or on a seeded sample of them; CR-2 to CR-4 on a sample of those, since they multiply the states.
 
 mod recording;
 
@@ -21,7 +23,7 @@ use pando_format::superblock::superblock_offsets;
 
 use self::recording::Recording;
 use crate::model::History;
-use crate::recovery::{Bounds, recover, without_panic};
+use crate::recovery::{Bounds, Recovered, recover, without_panic};
 use crate::runner::Runner;
 use crate::workload::{Mix, Step, generate, operation};
 
@@ -33,9 +35,12 @@ const RECOVERY_CHOICES: u64 = 3;
 pub struct Plan {
     /// What is run.
     pub mix: Mix,
-    /// One of so many states is crashed again during its recovery (CR-2); 0 for none.
+    /// One of so many states is looked at; 1 for all of them.
+    pub states_every: u64,
+    /// One of so many states looked at is crashed again during its recovery (CR-2); 0 for none.
     pub crash_recovery_every: u64,
-    /// One of so many states is written to after its recovery (CR-3); 0 for none.
+    /// One of so many states looked at is written to after its recovery (CR-3), and a few more are brought to rest (CR-4), above all where
+    /// something was to be reclaimed; 0 for none.
     pub go_on_every: u64,
 }
 
@@ -50,6 +55,8 @@ pub struct Report {
     pub recovery_states: u64,
     /// States that were written to after their recovery.
     pub gone_on: u64,
+    /// States that were brought to rest after their recovery.
+    pub settled: u64,
     /// How many states had what to deal with: each kind of operation that was replayed from the log, and each phase
     /// of a checkpoint that was cut short.
     pub hits: BTreeMap<String, u64>,
@@ -62,6 +69,7 @@ impl Report {
         self.states += other.states;
         self.recovery_states += other.recovery_states;
         self.gone_on += other.gone_on;
+        self.settled += other.settled;
         for (what, count) in other.hits {
             *self.hits.entry(what).or_default() += count;
         }
@@ -88,7 +96,9 @@ pub fn run_steps(
 ) -> Result<Report, String> {
     let recording = without_panic(|| Recording::make(steps))?;
     let regions = torn_regions(&recording.base)?;
-    let mut test = Test { plan, recording: &recording, random: Random::new(seed), report: Report::default() };
+    let states_every = if only_point.is_some() { 1 } else { plan.states_every };
+    let random = Random::new(seed);
+    let mut test = Test { plan, recording: &recording, states_every, random, report: Report::default() };
     let mut point = CrashPoint::start(recording.base.clone());
     let mut seen = HashSet::new();
     for prefix in 0..=recording.trace.len() {
@@ -108,6 +118,8 @@ pub fn run_steps(
 struct Test<'a> {
     plan: &'a Plan,
     recording: &'a Recording,
+    /// As the plan says, or 1 where a single moment is looked at.
+    states_every: u64,
     random: Random,
     report: Report,
 }
@@ -125,7 +137,7 @@ impl Test<'_> {
         let seed = self.random.bits();
         let choices = self.choices(prefix, point, regions, seed);
         for choice in choices {
-            if !seen.insert(choice.clone()) {
+            if !seen.insert(choice.clone()) || !self.random.chance(1, self.states_every) {
                 continue;
             }
             let image = point.image(&choice);
@@ -162,6 +174,14 @@ impl Test<'_> {
         if is_chosen(&mut self.random, self.plan.crash_recovery_every) {
             self.crash_recovery(image, &recovered.device.trace(), bounds)?;
         }
+        let settle_every =
+            if recovered.doomed > 0 { self.plan.go_on_every / 4 } else { self.plan.go_on_every };
+        if recovered.doomed > 0 {
+            *self.report.hits.entry("recovered with nodes to reclaim".to_owned()).or_default() += 1;
+        }
+        if is_chosen(&mut self.random, settle_every) {
+            self.settle(&recovered).map_err(|what| format!("coming to rest after the recovery: {what}"))?;
+        }
         if is_chosen(&mut self.random, self.plan.go_on_every) {
             let mut history = self.recording.history.clone();
             history.truncate(recovered.state);
@@ -189,6 +209,25 @@ impl Test<'_> {
                     .map_err(|what| format!("crash after I/O {number} of the recovery; {choice}: {what}"))?;
                 self.report.recovery_states += 1;
             }
+        }
+        Ok(())
+    }
+
+    /// CR-4.
+    fn settle(&mut self, recovered: &Recovered) -> Result<(), String> {
+        let mut history = self.recording.history.clone();
+        history.truncate(recovered.state);
+        let device = pando_device::SimulatedDevice::from_image(recovered.device.image());
+        let mut runner = Runner::open(device.into(), history).map_err(|error| error.to_string())?;
+        let doomed = runner.engine().stats().nodes_doomed;
+        runner.run(&[Step::Settle])?;
+        let stats = runner.engine().stats();
+        if stats.nodes_doomed > 0 || stats.nodes_reclaimed < doomed {
+            return Err(format!("{} of {doomed} nodes are still to be reclaimed", stats.nodes_doomed));
+        }
+        self.report.settled += 1;
+        if doomed > 0 {
+            *self.report.hits.entry("reclaimed after the recovery".to_owned()).or_default() += 1;
         }
         Ok(())
     }

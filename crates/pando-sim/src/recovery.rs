@@ -27,6 +27,8 @@ pub(crate) struct Recovered {
     pub state: usize,
     /// Runs that the recovery read from where the log was bound to.
     pub bound_runs: u64,
+    /// Nodes that it found to be taken apart still.
+    pub doomed: u64,
 }
 
 /// Opens an image, reads all of it, and checks its nodes and the references to them.
@@ -35,16 +37,16 @@ pub(crate) struct Recovered {
 /// The recovery failed or panicked, or the contents are none of those allowed, or an invariant of the trees is broken.
 pub(crate) fn recover(image: &Image, history: &History, bounds: Bounds) -> Result<Recovered, String> {
     let device = Arc::new(SimulatedDevice::from_image(image.clone()));
-    let (state, bound_runs) = without_panic(|| {
+    let (state, opened) = without_panic(|| {
         let engine = Engine::open(device.clone(), options()).map_err(|error| format!("open: {error}"))?;
+        let opened = engine.stats();
         let digest = contents(&engine)?;
         let report = engine.check(&mut |_, _| {}).map_err(|error| format!("check: {error}"))?;
         if !report.problems.is_empty() {
             return Err(format!("recovered, but {}", report.problems.join("; ")));
         }
         let allowed = bounds.durable..=bounds.applied;
-        let bound_runs = engine.stats().bound_runs_replayed;
-        history.find(digest, allowed).map(|state| (state, bound_runs)).ok_or_else(|| {
+        history.find(digest, allowed).map(|state| (state, opened)).ok_or_else(|| {
             let Bounds { durable, applied } = bounds;
             let others = history.find_all(digest);
             if others.is_empty() {
@@ -56,7 +58,8 @@ pub(crate) fn recover(image: &Image, history: &History, bounds: Bounds) -> Resul
             format!("state {others:?}, not one of {durable} to {applied}")
         })
     })?;
-    Ok(Recovered { device, state, bound_runs })
+    let (bound_runs, doomed) = (opened.bound_runs_replayed, opened.nodes_doomed);
+    Ok(Recovered { device, state, bound_runs, doomed })
 }
 
 /// A panic is a failure like another, so that the message says where in the test it came from.

@@ -60,6 +60,8 @@ pub struct Mix {
     pub range_deletes: u64,
     /// Records of nothing but moves and clones.
     pub clones: u64,
+    /// Records that delete a clone, its source, or both.
+    pub clone_deletes: u64,
     /// Comparisons of a clone with its source, or of two prefixes.
     pub compares: u64,
 }
@@ -80,6 +82,7 @@ impl Mix {
         looks: 0,
         range_deletes: 0,
         clones: 0,
+        clone_deletes: 0,
         compares: 0,
     };
 
@@ -109,6 +112,7 @@ impl Mix {
         looks: 0,
         range_deletes: 0,
         clones: 0,
+        clone_deletes: 0,
         compares: 0,
     };
 
@@ -129,6 +133,7 @@ impl Mix {
         looks: 200,
         range_deletes: 220,
         clones: 0,
+        clone_deletes: 0,
         compares: 0,
     };
 }
@@ -149,6 +154,22 @@ pub fn generate(seed: u64, mix: &Mix) -> Vec<Step> {
         steps.push(step);
     }
     steps
+}
+
+/// Deletes one of the last clones, its source, or both: behind the last name of a subtree there is something to reclaim.
+fn delete_clones(random: &mut Random, clones: &[(Tree, Bytes, Bytes)]) -> Vec<Operation> {
+    let recent = &clones[clones.len().saturating_sub(4)..];
+    if recent.is_empty() {
+        return vec![clone(random)];
+    }
+    let (tree, from, to) = recent[random.below(recent.len() as u64) as usize].clone();
+    let prefixes = match random.below(4) {
+        0 => vec![from],
+        1 => vec![to],
+        _ => vec![from, to],
+    };
+    let delete = |prefix| Operation::DeleteRange { tree, range: KeyRange::prefix(prefix) };
+    prefixes.into_iter().map(delete).collect()
 }
 
 /// A comparison, as a rule of one of the last clones with its source, in either order.
@@ -197,6 +218,8 @@ fn step(random: &mut Random, mix: &Mix, clones: &[(Tree, Bytes, Bytes)]) -> Step
     } else if is_below(mix.clones) {
         let count = 1 + random.below(3);
         Step::Apply((0..count).map(|_| clone(random)).collect())
+    } else if is_below(mix.clone_deletes) {
+        Step::Apply(delete_clones(random, clones))
     } else if is_below(mix.compares) {
         compare(random, clones)
     } else {

@@ -12,6 +12,8 @@ use pando_sim::{seeds, shrink};
 
 /// Everything that must have been dealt with, and how often at least.
 const HITS_MIN: u64 = 100;
+/// The same where not every state is looked at.
+const SAMPLED_HITS_MIN: u64 = 20;
 const KINDS: [&str; 10] = [
     "put",
     "put run",
@@ -46,6 +48,17 @@ fn check(usual_seeds: u64, plan: &Plan) -> Report {
     report
 }
 
+/// Asserts that each of these was met often enough, unless a single seed was run.
+fn assert_hits(report: &Report, hits_min: u64, all: &[&str]) {
+    if std::env::var_os("PANDO_SEED").is_some() {
+        return;
+    }
+    for what in all {
+        let count = report.hits.get(*what).copied().unwrap_or(0);
+        assert!(count >= hits_min, "{what}: {count} times only");
+    }
+}
+
 fn fail(seed: u64, plan: &Plan, what: &str) -> ! {
     if std::env::var_os("PANDO_SHRINK").is_some() {
         print_shrunk(seed, plan);
@@ -65,20 +78,17 @@ fn print_shrunk(seed: u64, plan: &Plan) {
 fn every_crash_leaves_a_prefix() {
     let plan = Plan {
         mix: Mix { steps: 90, checkpoints: 50, ..Mix::CRASHES },
+        states_every: 1,
         crash_recovery_every: 400,
         go_on_every: 60,
     };
     let report = check(4, &plan);
+    let replayed = KINDS.map(|kind| format!("replayed {kind}"));
+    let cut = [0, 1].map(|flushes| format!("checkpoint cut after {flushes} flushes"));
+    let all: Vec<_> = replayed.iter().chain(&cut).map(String::as_str).collect();
+    assert_hits(&report, HITS_MIN, &all);
     if std::env::var_os("PANDO_SEED").is_some() {
         return;
-    }
-    for kind in KINDS {
-        let count = report.hits.get(&format!("replayed {kind}")).copied().unwrap_or(0);
-        assert!(count >= HITS_MIN, "{kind} was replayed {count} times only");
-    }
-    for flushes in 0..2 {
-        let count = report.hits.get(&format!("checkpoint cut after {flushes} flushes")).copied().unwrap_or(0);
-        assert!(count >= HITS_MIN, "checkpoints were cut after {flushes} flushes {count} times only");
     }
     assert!(report.recovery_states >= HITS_MIN && report.gone_on >= HITS_MIN);
 }
@@ -88,15 +98,48 @@ fn every_crash_leaves_a_prefix() {
 fn every_crash_among_clones_leaves_a_prefix() {
     let plan = Plan {
         mix: Mix { steps: 90, checkpoints: 40, background: 250, clones: 150, ..Mix::CRASHES },
+        states_every: 1,
         crash_recovery_every: 1000,
         go_on_every: 100,
     };
     let report = check(2, &plan);
-    if std::env::var_os("PANDO_SEED").is_some() {
-        return;
-    }
-    for what in ["cut after a range was cloned", "cut after shared nodes were copied, before a checkpoint"] {
-        let count = report.hits.get(what).copied().unwrap_or(0);
-        assert!(count >= HITS_MIN, "{what}: {count} times only");
-    }
+    let all = [
+        "a range was cloned, then cut",
+        "a goto became an edge, then cut",
+        "a goto became an edge, its checkpoint cut",
+        "a shared node was copied, then cut",
+        "a shared node was copied, its checkpoint cut",
+    ];
+    assert_hits(&report, HITS_MIN, &all);
+}
+
+/// Clones of some nodes that are deleted again, and background work that is cut off among what they leave.
+#[test]
+fn every_crash_during_reclamation_leaves_a_prefix() {
+    let mix = Mix {
+        steps: 70,
+        record_length_max: 30,
+        checkpoints: 50,
+        background: 400,
+        clones: 150,
+        clone_deletes: 100,
+        ..Mix::CRASHES
+    };
+    let plan = Plan { mix, states_every: 60, crash_recovery_every: 300, go_on_every: 30 };
+    let report = check(6, &plan);
+    let all = [
+        "a goto was flushed, then cut",
+        "a goto was flushed, its checkpoint cut",
+        "a goto became an edge, then cut",
+        "a goto became an edge, its checkpoint cut",
+        "a goto took the place of several edges, then cut",
+        "nodes were merged, its checkpoint cut",
+        "a subtree was cut off, its checkpoint cut",
+        "a node was reclaimed, then cut",
+        "a node was reclaimed, its checkpoint cut",
+        "some nodes were reclaimed and others not, then cut",
+        "recovered with nodes to reclaim",
+        "reclaimed after the recovery",
+    ];
+    assert_hits(&report, SAMPLED_HITS_MIN, &all);
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pando_device::SimulatedDevice;
 use pando_device::simulated::{Event, Image};
+use pando_engine::stats::Stats;
 use pando_engine::{Change, Operation};
 
 use crate::model::History;
@@ -34,11 +35,27 @@ struct Mark {
     durable: usize,
     /// Records covered by the last checkpoint asked for.
     checkpointed: usize,
-    /// Ranges cloned by gotos since the volume was opened.
-    ranges_cloned: u64,
-    /// Nodes copied because they were shared, since the volume was opened.
-    shared_nodes_copied: u64,
+    /// What the engine had counted since the volume was opened.
+    stats: Stats,
+    /// The mark behind the last checkpoint there was then: everything since is in memory only.
+    written: usize,
 }
+
+/// How often something has happened.
+type Count = fn(&Stats) -> u64;
+
+/// What changes nodes in memory, until a checkpoint writes them: cut between the two, the device has the state before.
+const EVENTS: [(&str, Count); 9] = [
+    ("a range was cloned", |stats| stats.ranges_cloned),
+    ("a goto was flushed", |stats| stats.gotos_flushed),
+    ("a goto became an edge", |stats| stats.gotos_converted),
+    ("a goto took the place of several edges", |stats| stats.gotos_spanning),
+    ("a shared node was copied", |stats| stats.shared_nodes_copied),
+    ("a node was split", |stats| stats.splits),
+    ("nodes were merged", |stats| stats.merges),
+    ("a subtree was cut off", |stats| stats.pruned_subtrees),
+    ("a node was reclaimed", |stats| stats.nodes_reclaimed),
+];
 
 impl Recording {
     /// Runs the steps on a new volume.
@@ -54,8 +71,8 @@ impl Recording {
             applied: 0,
             durable: 0,
             checkpointed: 0,
-            ranges_cloned: 0,
-            shared_nodes_copied: 0,
+            stats: runner.engine().stats(),
+            written: 0,
         };
         let mut marks = vec![start];
         for (number, step) in steps.iter().enumerate() {
@@ -68,14 +85,18 @@ impl Recording {
             };
             let durable = runner.durable();
             let stats = runner.engine().stats();
+            let last = marks.last().expect("there is the start");
+            let is_new = matches!(step, Step::Reopen | Step::Restart);
+            let is_written = is_new || stats.checkpoints > last.stats.checkpoints;
+            let written = if is_written { marks.len() } else { last.written };
             marks.push(Mark {
                 step: name(step),
                 trace: device.trace_length(),
                 applied,
                 durable,
                 checkpointed,
-                ranges_cloned: stats.ranges_cloned,
-                shared_nodes_copied: stats.shared_nodes_copied,
+                stats,
+                written,
             });
         }
         Ok(Self { base, trace: device.trace(), history: runner.history().clone(), marks })
@@ -108,22 +129,26 @@ impl Recording {
             *hits.entry(format!("replayed {kind}")).or_default() += 1;
         }
         let running = self.running(prefix);
-        let mut hit = |what: &str| *hits.entry(what.to_owned()).or_default() += 1;
-        if self.marks[running].ranges_cloned > 0 {
-            hit("cut after a range was cloned");
-        }
-        // What the device has is older than the copies: they are made in memory, and a checkpoint writes them.
-        let before = &self.marks[..running];
-        let is_on_device = |mark: &&Mark| mark.step == "checkpoint" || mark.step == "reopen";
-        let written = before.iter().rev().find(is_on_device).map_or(0, |mark| mark.shared_nodes_copied);
-        if before.last().is_some_and(|mark| mark.shared_nodes_copied > written) {
-            hit("cut after shared nodes were copied, before a checkpoint");
-        }
-        let start = running.checked_sub(1).map_or(0, |before| self.marks[before].trace);
+        let Some(before) = running.checked_sub(1).map(|before| &self.marks[before]) else { return };
+        let start = before.trace;
         let is_inside = (start + 1..self.marks[running].trace).contains(&prefix);
-        if self.marks[running].step == "checkpoint" && is_inside {
+        let is_checkpoint = self.marks[running].step == "checkpoint" && is_inside;
+        if is_checkpoint {
             let flushes = self.trace[start..prefix].iter().filter(|event| **event == Event::Flush).count();
             *hits.entry(format!("checkpoint cut after {flushes} flushes")).or_default() += 1;
+        }
+        let mut hit = |what: String| *hits.entry(what).or_default() += 1;
+        let written = &self.marks[before.written].stats;
+        for (event, count) in EVENTS {
+            if count(&before.stats) > count(written) {
+                hit(format!("{event}, then cut"));
+                if is_checkpoint {
+                    hit(format!("{event}, its checkpoint cut"));
+                }
+            }
+        }
+        if before.stats.nodes_reclaimed > written.nodes_reclaimed && before.stats.nodes_doomed > 0 {
+            hit("some nodes were reclaimed and others not, then cut".to_owned());
         }
     }
 
