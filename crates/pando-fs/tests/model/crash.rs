@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pando_device::SimulatedDevice;
 use pando_device::simulated::{CrashPoint, Event, Fault, Image, Random};
 use pando_fs::FileSystem;
-use pando_fs::operations::Operations;
+use pando_fs::operations::{FileType, Operations};
 
 use crate::picture::{self, Picture};
-use crate::run::Run;
+use crate::run::{Conditions, Run};
 use crate::step::{Mix, Step, sequence};
 
 /// States between "all kept" and "all lost" that are tried at each moment.
@@ -36,6 +36,8 @@ pub struct Report {
     pub beside_clones: usize,
     /// The same for what is done with snapshots.
     pub beside_snapshots: usize,
+    /// The same for copies that left ranges shared.
+    pub beside_shares: usize,
     /// States found that have names of linked files.
     pub with_links: usize,
 }
@@ -47,6 +49,8 @@ struct Mark {
     /// The last of the marks known to be durable.
     durable: usize,
     step: Option<Step>,
+    /// Ranges that copies have left shared so far.
+    ranges_shared: u64,
     picture: Picture,
 }
 
@@ -64,19 +68,20 @@ impl Recording {
         let base = device.image();
         let device = Arc::new(SimulatedDevice::from_image(base.clone()));
         device.set_fault(fault);
-        let mark = |device: &SimulatedDevice, durable, step, picture| Mark {
+        let mark = |run: &Run, durable, step| Mark {
             trace: device.trace_length(),
             durable,
             step,
-            picture,
+            ranges_shared: run.counts.ranges_shared,
+            picture: picture::of_model(run.model()),
         };
         let mut recording = Self { base, device: device.clone(), marks: Vec::new() };
-        let mut run = match Run::open(device.clone(), start, seed) {
+        let mut run = match Run::open(device.clone(), start, seed, Conditions::HARD) {
             Ok(run) => run,
             Err(_) if !device.failed().is_empty() => return Ok(recording),
             Err(error) => return Err(format!("open: {error}")),
         };
-        recording.marks.push(mark(&device, 0, None, picture::of_model(run.model())));
+        recording.marks.push(mark(&run, 0, None));
         write_out_at_random(&run, seed);
         let mut random = Random::new(seed);
         for step in steps {
@@ -92,7 +97,7 @@ impl Recording {
             let last = recording.marks.len();
             let durable = recording.marks[last - 1].durable;
             let step = Some(step.clone());
-            recording.marks.push(mark(&device, durable, step, picture::of_model(run.model())));
+            recording.marks.push(mark(&run, durable, step));
             if has_failed {
                 break;
             }
@@ -103,8 +108,7 @@ impl Recording {
             };
             match synced {
                 true => {
-                    let picture = recording.marks[last].picture.clone();
-                    recording.marks.push(mark(&device, last, None, picture));
+                    recording.marks.push(mark(&run, last, None));
                 }
                 false if !device.failed().is_empty() => break,
                 false => return Err("a sync failed and no I/O did".to_owned()),
@@ -147,6 +151,9 @@ impl Recording {
             matches!(step, Step::TakeSnapshot { .. } | Step::DeleteSnapshot { .. } | Step::RollBack { .. })
         });
         report.beside_clones += beside(|step| matches!(step, Step::Clone { .. }));
+        let shared = |mark: &Mark| mark.ranges_shared;
+        let before = kept.checked_sub(1).map_or(0, |before| shared(&self.marks[before]));
+        report.beside_shares += usize::from(neighbours.iter().any(|mark| shared(mark) > before));
         report.with_links += usize::from(checked.links > 0);
         Ok(())
     }
@@ -163,11 +170,29 @@ fn write_out_at_random(run: &Run, seed: u64) {
     });
 }
 
+/// Two files, of which one is made the other's whole contents again and again.
+fn shares() -> Vec<Step> {
+    let make = |name| Step::Make { directory: 0, name, file_type: FileType::Regular, mode: 0o644, uid: 0 };
+    let mut steps = vec![make(0), make(1)];
+    for round in 0..4 {
+        let (offset, byte) = (16_000 + 5000 * round, 1 + round as u8);
+        steps.push(Step::Write { file: 2, offset, length: 9000, byte, append: false, kill_set_id: false });
+        steps.push(Step::CopyInPlace { from: 2, to: 1, offset: 0, length: 60_000 });
+    }
+    steps
+}
+
 fn steps(seed: u64, length: usize) -> Vec<Step> {
     let mix = if seed.is_multiple_of(2) { Mix::Links } else { Mix::Clones };
     let mut steps = sequence(seed, mix, length);
+    if seed % 4 == 3 {
+        steps.splice(0..0, shares());
+    }
     // These look, or are a crash themselves.
-    steps.retain(|step| !matches!(step, Step::Compare | Step::Crash | Step::List { .. } | Step::Seek { .. }));
+    steps.retain(|step| {
+        let looks = matches!(step, Step::Compare | Step::List { .. } | Step::Seek { .. } | Step::Send { .. });
+        !looks && *step != Step::Crash
+    });
     steps
 }
 

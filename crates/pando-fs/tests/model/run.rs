@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use pando_device::simulated::Random;
 use pando_device::{Device, MemoryDevice};
+use pando_engine::FormatOptions;
 use pando_fs::clock::Clock;
 use pando_fs::operations::{
     Attributes, Caller, DirectoryEntry, FileType, Operations, ROOT, SNAPSHOTS, Seek, SetAttributes, SetTime,
@@ -18,6 +19,7 @@ use pando_sim::model::acl::{Acl, NOBODY};
 use pando_sim::model::posix::{self, Content, Id, Posix};
 
 use crate::step::Step;
+use crate::transfer::Receiver;
 
 /// A clock that the run sets.
 pub struct SetClock(AtomicU64);
@@ -30,31 +32,85 @@ impl Clock for SetClock {
 
 /// See the module.
 pub struct Run {
-    fs: Arc<FileSystem>,
-    clock: Arc<SetClock>,
-    model: Posix,
+    pub(crate) fs: Arc<FileSystem>,
+    pub(crate) clock: Arc<SetClock>,
+    pub(crate) model: Posix,
     /// What is referenced, the root first; each counts one reference.
     handles: Vec<(InodeNumber, Id)>,
     seed: u64,
+    conditions: Conditions,
+    /// Set as long as no query fails.
+    pub(crate) calm: Arc<AtomicBool>,
+    /// Another volume, to which snapshots are sent.
+    pub(crate) receiver: Option<Receiver>,
+    /// What each clone was made of.
+    clones: BTreeMap<Id, Id>,
+    pub counts: Counts,
+}
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What was done with success, or, where that is the point, refused.
+        #[derive(Debug, Default, Clone, Copy)]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counts {
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+counts! {
+    /// Ranges moved or cloned by gotos since the last crash.
+    ranges_cloned,
+    /// Those of copies at equal offsets.
+    ranges_shared,
+    snapshots_sent,
+    /// Those that were sent as changes.
+    changes_sent,
+    streams_cut,
+    snapshots_deleted,
+    rollbacks,
+    clones_of_clones,
+    /// Clones and renames of a directory into itself.
+    refused_into_themselves,
+    renames_of_sources,
+    renames_of_clones,
+    removals_of_sources,
+    removals_of_clones,
 }
 
 /// No clones in a tree of more names.
 const NAMES_MAX: usize = 400;
 
-type Outcome = std::result::Result<(), String>;
+pub type Outcome = std::result::Result<(), String>;
 
-fn agree<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Outcome {
+pub fn agree<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Outcome {
     if found == expected { Ok(()) } else { Err(format!("found {found:?}\nexpected {expected:?}")) }
 }
 
-/// Makes queries fail, one in three.
-fn interrupt_at_random(fs: &FileSystem, seed: u64) {
-    let state = AtomicU64::new(seed);
-    fs.interrupt_queries(move || Random::new(state.fetch_add(1, Ordering::Relaxed)).chance(1, 3));
+/// What makes it hard.
+#[derive(Debug, Clone, Copy)]
+pub struct Conditions {
+    /// One query of so many fails.
+    interrupted: u64,
+    cache_bytes: usize,
+    log_bytes: u64,
+}
+
+impl Conditions {
+    /// A cache so small that most of the tree is not in it.
+    pub const HARD: Self = Self { interrupted: 3, cache_bytes: 512 << 10, log_bytes: 1 << 20 };
+    /// For operations on some MiB, which are begun anew whenever a query fails.
+    pub const LARGE_FILES: Self = Self { interrupted: 300, cache_bytes: 8 << 20, log_bytes: 8 << 20 };
 }
 
 /// Makes the call until it is not interrupted.
-fn again<T>(fs: &FileSystem, mut call: impl FnMut(&FileSystem) -> Result<T>) -> Result<T> {
+pub fn again<T>(fs: &FileSystem, mut call: impl FnMut(&FileSystem) -> Result<T>) -> Result<T> {
     loop {
         match waiting(fs, &mut call) {
             Err(Error::Busy) => {}
@@ -73,7 +129,7 @@ fn name(number: u64) -> Vec<u8> {
     }
 }
 
-fn snapshot_name(number: u64) -> Vec<u8> {
+pub fn snapshot_name(number: u64) -> Vec<u8> {
     format!("s{number}").into_bytes()
 }
 
@@ -107,11 +163,13 @@ fn acl(seed: u64) -> Option<Acl> {
 
 impl Run {
     /// An empty file system in memory.
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, conditions: Conditions) -> Self {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
         let clock = Arc::new(SetClock(AtomicU64::new(1)));
-        FileSystem::format_with_clock(device.clone(), &pando_sim::runner::format_options(), &*clock).unwrap();
-        Self::open(device, clock, seed).unwrap()
+        let format =
+            FormatOptions { log_bytes: Some(conditions.log_bytes), ..pando_sim::runner::format_options() };
+        FileSystem::format_with_clock(device.clone(), &format, &*clock).unwrap();
+        Self::open(device, clock, seed, conditions).unwrap()
     }
 
     /// Makes a volume with yet smaller nodes; gives the clock for its run.
@@ -122,17 +180,33 @@ impl Run {
     }
 
     /// A file system that was just made.
-    pub fn open(device: Arc<dyn Device>, clock: Arc<SetClock>, seed: u64) -> Result<Self> {
-        // A cache so small that most of the tree is not in it.
+    pub fn open(
+        device: Arc<dyn Device>,
+        clock: Arc<SetClock>,
+        seed: u64,
+        conditions: Conditions,
+    ) -> Result<Self> {
         let options = Options {
-            cache_bytes: 512 << 10,
+            cache_bytes: conditions.cache_bytes,
             background: pando_engine::Background::Manual,
             ..Options::default()
         };
         let fs = FileSystem::open_with_clock(device, options, clock.clone())?;
-        interrupt_at_random(&fs, seed);
         let model = Posix::new(clock.now());
-        Ok(Self { fs, clock, model, handles: vec![(ROOT, posix::ROOT)], seed })
+        let run = Self {
+            fs,
+            clock,
+            model,
+            handles: vec![(ROOT, posix::ROOT)],
+            seed,
+            conditions,
+            calm: Arc::default(),
+            receiver: None,
+            clones: BTreeMap::new(),
+            counts: Counts::default(),
+        };
+        run.interrupt_at_random();
+        Ok(run)
     }
 
     pub fn model(&self) -> &Posix {
@@ -141,6 +215,16 @@ impl Run {
 
     pub fn fs(&self) -> &FileSystem {
         &self.fs
+    }
+
+    /// Makes queries fail from now on, unless it is calm.
+    fn interrupt_at_random(&self) {
+        let (state, calm, one_of) =
+            (AtomicU64::new(self.seed), self.calm.clone(), self.conditions.interrupted);
+        self.fs.interrupt_queries(move || {
+            !calm.load(Ordering::Relaxed)
+                && Random::new(state.fetch_add(1, Ordering::Relaxed)).chance(1, one_of)
+        });
     }
 
     fn slot(&self, slot: u64) -> (InodeNumber, Id) {
@@ -188,13 +272,29 @@ impl Run {
                     true => fs.remove_directory(&caller, inode, &name),
                     false => fs.unlink(&caller, inode, &name),
                 });
-                agree(found, self.model.remove(*uid, id, &name, *is_directory))
+                let removed = self.model.lookup(id, &name).ok();
+                let expected = self.model.remove(*uid, id, &name, *is_directory);
+                if expected.is_ok() {
+                    self.counts.removals_of_clones += u64::from(self.is_clone(removed));
+                    self.counts.removals_of_sources += u64::from(self.is_source(removed));
+                }
+                agree(found, expected)
             }
             Step::Rename { from, name: old, to, new_name, mode, uid } => {
                 let (from, to) = (self.kind(*from, true), self.kind(*to, true));
                 let (old, new, caller) = (name(*old), name(*new_name), self.caller(*uid));
                 let found = again(&self.fs, |fs| fs.rename(&caller, from.0, &old, to.0, &new, *mode));
-                agree(found, self.model.rename(*uid, (from.1, &old), (to.1, &new), *mode))
+                let renamed = self.model.lookup(from.1, &old).ok();
+                let expected = self.model.rename(*uid, (from.1, &old), (to.1, &new), *mode);
+                match expected {
+                    Ok(()) => {
+                        self.counts.renames_of_clones += u64::from(self.is_clone(renamed));
+                        self.counts.renames_of_sources += u64::from(self.is_source(renamed));
+                    }
+                    Err(Error::Invalid) => self.counts.refused_into_themselves += 1,
+                    Err(_) => {}
+                }
+                agree(found, expected)
             }
             Step::Clone { source, directory, name: number, uid } => {
                 self.clone_tree(*source, *directory, *number, *uid)
@@ -221,7 +321,9 @@ impl Run {
             }
             Step::DeleteSnapshot { name } => {
                 let name = snapshot_name(*name);
-                agree(again(&self.fs, |fs| fs.delete_snapshot(&name)), self.model.delete_snapshot(&name))?;
+                let expected = self.model.delete_snapshot(&name);
+                self.counts.snapshots_deleted += u64::from(expected.is_ok());
+                agree(again(&self.fs, |fs| fs.delete_snapshot(&name)), expected)?;
                 self.drop_gone()
             }
             Step::RollBack { name, in_use } => {
@@ -230,9 +332,12 @@ impl Run {
                 }
                 let name = snapshot_name(*name);
                 let found = again(&self.fs, |fs| fs.roll_back(&name));
-                agree(found.map(drop), self.model.roll_back(&name))?;
+                let expected = self.model.roll_back(&name);
+                self.counts.rollbacks += u64::from(expected.is_ok());
+                agree(found.map(drop), expected)?;
                 self.drop_gone()
             }
+            Step::Send { name, base, to, cut } => self.send(*name, *base, *to, *cut),
             Step::Compare => self.compare(),
             Step::Crash => self.crash(),
             _ => self.inode_step(step),
@@ -267,7 +372,25 @@ impl Run {
         }
         let (caller, name) = (self.caller(uid), name(number));
         let found = again(&self.fs, |fs| fs.clone_tree(&caller, &[], source.0, directory.0, &name));
-        agree(found, self.model.clone_tree((uid, uid), source.1, directory.1, &name))
+        let expected = self.model.clone_tree((uid, uid), source.1, directory.1, &name);
+        match expected {
+            Ok(()) => {
+                self.counts.clones_of_clones += u64::from(self.is_clone(Some(source.1)));
+                let clone = self.model.lookup(directory.1, &name).expect("it was just made");
+                self.clones.insert(clone, source.1);
+            }
+            Err(Error::Invalid) => self.counts.refused_into_themselves += 1,
+            Err(_) => {}
+        }
+        agree(found, expected)
+    }
+
+    fn is_clone(&self, id: Option<Id>) -> bool {
+        id.is_some_and(|id| self.clones.contains_key(&id))
+    }
+
+    fn is_source(&self, id: Option<Id>) -> bool {
+        id.is_some_and(|id| self.clones.values().any(|source| *source == id))
     }
 
     /// Steps that give or take references.
@@ -384,11 +507,19 @@ impl Run {
             }
             Step::Copy { from, from_offset, to, to_offset, length } => {
                 let (from, to) = (self.kind(*from, false), self.kind(*to, false));
-                let copied =
-                    again(&self.fs, |fs| fs.copy_range(from.0, *from_offset, to.0, *to_offset, *length));
-                let Ok(copied) = copied else { return Ok(()) };
-                let (from, to) = ((from.1, *from_offset as usize), (to.1, *to_offset as usize));
-                agree(self.model.copy(from, to, copied as usize), Ok(()))
+                self.copy(from, *from_offset, to, *to_offset, *length).map(drop)
+            }
+            Step::CopyInPlace { from, to, offset, length } => {
+                let (from, to) = (self.kind(*from, false), self.kind(*to, false));
+                let mut done = 0;
+                while done < *length {
+                    let at = offset + done;
+                    match self.copy(from, at, to, at, length - done)? {
+                        0 => break,
+                        copied => done += copied,
+                    }
+                }
+                Ok(())
             }
             Step::Seek { file, offset, what } => self.seek(self.kind(*file, false), *offset, *what),
             Step::SetXattr { inode, name, length, mode } => {
@@ -414,6 +545,28 @@ impl Run {
             }
             _ => unreachable!("not a step on an inode"),
         }
+    }
+
+    /// One copy_file_range; the bytes that it copied, 0 also where it is refused.
+    fn copy(
+        &mut self,
+        from: (InodeNumber, Id),
+        from_offset: u64,
+        to: (InodeNumber, Id),
+        to_offset: u64,
+        length: u64,
+    ) -> std::result::Result<u64, String> {
+        let cloned = self.fs.engine().stats().ranges_cloned;
+        let found = again(&self.fs, |fs| fs.copy_range(from.0, from_offset, to.0, to_offset, length));
+        let (source, target) = ((from.1, from_offset as usize), (to.1, to_offset as usize));
+        let expected = self.model.check_copy(source, target, length as usize);
+        agree(found.as_ref().map(drop), expected.as_ref().map(drop))?;
+        let Ok(copied) = found else { return Ok(0) };
+        let most = self.model.node(from.1).size().saturating_sub(from_offset).min(length);
+        agree((copied <= most, copied > 0), (true, most > 0))?;
+        self.model.copy(source, target, copied as usize).map_err(|error| error.to_string())?;
+        self.counts.ranges_shared += self.fs.engine().stats().ranges_cloned - cloned;
+        Ok(copied)
     }
 
     fn set(&mut self, (inode, id): (InodeNumber, Id), set: SetAttributes) -> Outcome {
@@ -486,6 +639,7 @@ impl Run {
             self.fs.forget(found.attributes.inode, 1);
         }
         agree(self.list(SNAPSHOTS, u64::MAX >> 1, true).len(), self.model.snapshots.len())?;
+        self.compare_received()?;
         self.compare_numbers()?;
         for (inode, id) in self.handles.clone() {
             self.compare_inode(inode, id)?;
@@ -498,18 +652,24 @@ impl Run {
 
     /// Two names have the same inode number if and only if they are links of one file.
     fn compare_numbers(&self) -> Outcome {
-        let mut numbers = BTreeMap::from([(ROOT, posix::ROOT)]);
-        let mut ids = BTreeMap::from([(posix::ROOT, ROOT)]);
-        let mut directories = vec![(ROOT, posix::ROOT)];
-        let mut looked_up = Vec::new();
+        let mut roots = vec![(ROOT, posix::ROOT)];
         for (name, id) in &self.model.snapshots {
             let found =
                 again(&self.fs, |fs| fs.lookup(SNAPSHOTS, name)).map_err(|error| error.to_string())?;
-            let inode = found.attributes.inode;
-            agree(*numbers.entry(inode).or_insert(*id), *id)?;
-            looked_up.push(inode);
-            directories.push((inode, *id));
+            roots.push((found.attributes.inode, *id));
         }
+        self.compare_numbers_below(&roots)?;
+        roots[1..].iter().for_each(|(inode, _)| self.fs.forget(*inode, 1));
+        Ok(())
+    }
+
+    pub fn compare_numbers_below(&self, roots: &[(InodeNumber, Id)]) -> Outcome {
+        let (mut numbers, mut ids) = (BTreeMap::new(), BTreeMap::new());
+        for (inode, id) in roots {
+            agree((numbers.insert(*inode, *id), ids.insert(*id, *inode)), (None, None))?;
+        }
+        let mut directories = roots.to_vec();
+        let mut looked_up = Vec::new();
         while let Some((inode, id)) = directories.pop() {
             for (entry, (_, child)) in self.list(inode, u64::MAX >> 1, false).iter().zip(self.model.list(id))
             {
@@ -527,7 +687,7 @@ impl Run {
         Ok(())
     }
 
-    fn compare_below(&mut self, inode: InodeNumber, id: Id) -> Outcome {
+    pub fn compare_below(&mut self, inode: InodeNumber, id: Id) -> Outcome {
         self.compare_inode(inode, id)?;
         if self.model.node(id).file_type() != FileType::Directory {
             return Ok(());
@@ -596,7 +756,7 @@ impl Run {
         self.fs = FileSystem::on_engine(self.fs.engine().clone(), false, self.clock.clone())
             .map_err(|error| error.to_string())?;
         self.seed += 1;
-        interrupt_at_random(&self.fs, self.seed);
+        self.interrupt_at_random();
         let report = self.fs.check().map_err(|error| error.to_string())?;
         agree((report.orphans, report.problems), (0, Vec::new()))
     }

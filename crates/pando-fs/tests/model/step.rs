@@ -14,6 +14,10 @@ pub enum Mix {
     /// Names, links and writes, with many clones.
     Clones,
     Data,
+    /// Names, links, writes and clones, with many snapshots that go to another volume.
+    Snapshots,
+    /// Copies at equal offsets among a few files of some MiB, which are snapshots and clones now and then.
+    Shares,
 }
 
 /// One step.
@@ -116,6 +120,21 @@ pub enum Step {
         to_offset: u64,
         length: u64,
     },
+    /// At the same offset of both files, call by call until all is done.
+    CopyInPlace {
+        from: u64,
+        to: u64,
+        offset: u64,
+        length: u64,
+    },
+    /// A snapshot goes to another volume, whole or as changes, under a name that takes the place of what had it there. `cut`
+    /// comes first: only so many 1024ths of the stream.
+    Send {
+        name: u64,
+        base: Option<u64>,
+        to: u64,
+        cut: Option<u64>,
+    },
     Seek {
         file: u64,
         offset: u64,
@@ -181,7 +200,7 @@ fn length(random: &mut Random) -> u64 {
 
 fn step(random: &mut Random, mix: Mix) -> Step {
     let choice = match mix {
-        Mix::Everything => random.below(114),
+        Mix::Everything => random.below(118),
         Mix::Names => random.below(56),
         // One in four makes a link; writes see to it that there is something to be moved.
         Mix::Links => {
@@ -195,9 +214,18 @@ fn step(random: &mut Random, mix: Mix) -> Step {
         Mix::Clones => match random.below(9) {
             0 | 1 => 106,
             2 => 99,
-            3 if random.chance(1, 2) => 109 + random.below(5),
+            3 if random.chance(1, 2) => 109 + random.below(7),
+            4 if random.chance(1, 4) => 116,
             _ => random.below(66),
         },
+        Mix::Snapshots => match random.below(12) {
+            0 => 109 + random.below(5),
+            1 | 2 => 114,
+            3 => 106,
+            4 => 99,
+            _ => random.below(66),
+        },
+        Mix::Shares => return share_step(random),
         // Some files first, then what is done to their data.
         Mix::Data => {
             if random.chance(1, 8) {
@@ -311,10 +339,21 @@ fn step(random: &mut Random, mix: Mix) -> Step {
         },
         98 => Step::RemoveXattr { inode: slot(random), name: random.below(6) },
         99 => Step::Link { inode: slot(random), directory: slot(random), name: name(random) },
-        109 | 110 => Step::TakeSnapshot { name: random.below(3), writable: random.chance(1, 2) },
+        109 | 110 => {
+            let writable = if mix == Mix::Snapshots { random.chance(1, 5) } else { random.chance(1, 2) };
+            Step::TakeSnapshot { name: random.below(3), writable }
+        }
         111 => Step::DeleteSnapshot { name: random.below(3) },
         112 => Step::RollBack { name: random.below(3), in_use: random.chance(3, 4) },
         113 => Step::LookupSnapshot { name: random.below(3) },
+        114 | 115 => send_step(random),
+        // Small files are shared whole.
+        116 | 117 => Step::CopyInPlace {
+            from: slot(random),
+            to: slot(random),
+            offset: 0,
+            length: 16_384 + offset(random),
+        },
         106.. => Step::Clone {
             source: slot(random),
             directory: slot(random),
@@ -327,5 +366,95 @@ fn step(random: &mut Random, mix: Mix) -> Step {
             seed: random.bits(),
             kill_set_group_id: random.chance(1, 4),
         },
+    }
+}
+
+fn send_step(random: &mut Random) -> Step {
+    Step::Send {
+        name: random.below(3),
+        base: random.chance(1, 2).then(|| random.below(3)),
+        to: random.below(4),
+        cut: random.chance(1, 4).then(|| random.below(1024)),
+    }
+}
+
+/// What can be shared of a file whose end is not copied.
+const UNIT: u64 = 1 << 20;
+
+/// Longest of the files that are shared.
+const SHARED_SIZE: u64 = 3 * UNIT + UNIT / 2;
+
+/// At a border of units, near one, or anywhere.
+fn shared_offset(random: &mut Random) -> u64 {
+    let border = random.below(4) * UNIT;
+    match random.below(8) {
+        0..4 => border,
+        4 => border + random.below(3 * 4096),
+        5 => border.saturating_sub(random.below(3 * 4096)),
+        _ => random.below(SHARED_SIZE / 4096) * 4096 + random.below(2) * random.below(4096),
+    }
+}
+
+fn share_step(random: &mut Random) -> Step {
+    let slot = |random: &mut Random| random.below(64);
+    match random.below(100) {
+        // Few files, so that copies come to the same ones.
+        0..8 => Step::Make {
+            directory: 0,
+            name: random.below(5),
+            file_type: FileType::Regular,
+            mode: 0o644,
+            uid: 0,
+        },
+        8..34 => Step::Write {
+            file: slot(random),
+            offset: shared_offset(random),
+            length: one_of(random, &[1, 4096, 5000, 20_000, 100_000]),
+            byte: 1 + random.below(255) as u8,
+            append: false,
+            kill_set_id: false,
+        },
+        34..64 => Step::CopyInPlace {
+            from: slot(random),
+            to: slot(random),
+            offset: shared_offset(random),
+            length: match random.below(4) {
+                0 => SHARED_SIZE,
+                1 => (1 + random.below(3)) * UNIT,
+                2 => random.below(SHARED_SIZE),
+                _ => 16_384 + random.below(4096),
+            },
+        },
+        64..70 => Step::Resize { file: slot(random), size: shared_offset(random) },
+        70..76 => Step::Allocate {
+            file: slot(random),
+            mode: one_of(random, &[AllocateMode::PunchHole, AllocateMode::ZeroRange { keep_size: false }]),
+            offset: shared_offset(random),
+            length: one_of(random, &[1, 4096, 30_000, UNIT]),
+        },
+        76..82 => Step::Read { file: slot(random), offset: shared_offset(random), length: 50_000 },
+        82..86 => Step::Seek {
+            file: slot(random),
+            offset: shared_offset(random),
+            what: one_of(random, &[Seek::Data, Seek::Hole]),
+        },
+        86 => Step::Remove { directory: 0, name: random.below(5), is_directory: false, uid: 0 },
+        87 => Step::Rename {
+            from: 0,
+            name: random.below(5),
+            to: 0,
+            new_name: random.below(5),
+            mode: one_of(random, &[RenameMode::Replace, RenameMode::Exchange]),
+            uid: 0,
+        },
+        88 => Step::Clone { source: slot(random), directory: 0, name: random.below(5), uid: 0 },
+        89..93 => Step::Lookup { directory: 0, name: random.below(5) },
+        93 => Step::TakeSnapshot { name: random.below(3), writable: random.chance(1, 2) },
+        94 => Step::DeleteSnapshot { name: random.below(3) },
+        95 => Step::RollBack { name: random.below(3), in_use: true },
+        96 => send_step(random),
+        97 => Step::Compare,
+        98 if random.chance(1, 4) => Step::Crash,
+        _ => Step::Link { inode: slot(random), directory: 0, name: random.below(5) },
     }
 }

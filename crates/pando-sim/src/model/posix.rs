@@ -155,8 +155,13 @@ impl Posix {
         has_name && !is_there
     }
 
+    /// True for what lies in a tree that may change.
+    pub fn is_writable(&self, id: Id) -> bool {
+        self.writable[self.node(id).tree.0]
+    }
+
     fn check_writable(&self, id: Id) -> Result<()> {
-        if self.writable[self.node(id).tree.0] { Ok(()) } else { Err(Error::ReadOnly) }
+        if self.is_writable(id) { Ok(()) } else { Err(Error::ReadOnly) }
     }
 
     fn check_beside(&self, id: Id, other: Id) -> Result<()> {
@@ -462,6 +467,12 @@ impl Posix {
         Ok(())
     }
 
+    /// What a tree is now, as another one that does not change: a snapshot as it is sent.
+    pub fn copy_of(&mut self, root: Id) -> Id {
+        let tree = self.new_tree(false);
+        self.copy_below(root, tree, &mut BTreeMap::new())
+    }
+
     /// Deletes a snapshot.
     pub fn delete_snapshot(&mut self, name: &[u8]) -> Result<()> {
         self.snapshots.remove(name).map(drop).ok_or(Error::NotFound)
@@ -602,6 +613,20 @@ impl Posix {
         }
         self.touch(id);
         Ok(())
+    }
+
+    /// Why copy_file_range of so many bytes does nothing, if so.
+    pub fn check_copy(&self, from: (Id, usize), to: (Id, usize), length: usize) -> Result<()> {
+        self.check_writable(to.0)?;
+        for id in [from.0, to.0] {
+            match &self.node(id).content {
+                Content::File(_) => {}
+                Content::Directory { .. } => return Err(Error::IsADirectory),
+                _ => return Err(Error::Invalid),
+            }
+        }
+        let overlaps = from.0 == to.0 && from.1 < to.1 + length && to.1 < from.1 + length;
+        if overlaps { Err(Error::Invalid) } else { Ok(()) }
     }
 
     /// copy_file_range, of which `copied` bytes were done.
