@@ -26,7 +26,7 @@ pub fn open(device: Arc<SimulatedDevice>) -> pando_fs::Result<Arc<FileSystem>> {
 }
 
 /// A volume on a simulated device, with the base, and the streams of the base and of what follows.
-fn prepared() -> (SimulatedDevice, Vec<u8>, BTreeMap<(u8, Bytes), Bytes>) {
+pub fn prepared() -> (SimulatedDevice, Vec<u8>, BTreeMap<(u8, Bytes), Bytes>) {
     let volume = filled();
     take(&volume.fs, "one");
     let whole = send(&volume.fs, "one", None);
@@ -128,9 +128,9 @@ const STATES: usize = 200;
 const SPACE_EVERY: u64 = 10;
 
 /// What can be found: a sum of the live tree under the empty name, and one of each snapshot.
-type Picture = BTreeMap<Bytes, u64>;
+pub type Picture = BTreeMap<Bytes, u64>;
 
-fn picture(fs: &FileSystem) -> Picture {
+pub fn picture(fs: &FileSystem) -> Picture {
     let sum = |entries: &mut dyn Iterator<Item = (u8, Bytes, Bytes)>| {
         let mut hasher = DefaultHasher::new();
         entries.for_each(|entry| entry.hash(&mut hasher));
@@ -265,8 +265,12 @@ fn one_of_names(random: &mut Random) -> &'static [u8] {
 
 /// How far things were when a step had returned.
 struct Mark {
+    /// Length of the trace when the step began.
+    start: usize,
     /// Length of the trace.
     trace: usize,
+    /// Lengths of the trace behind each record of the step.
+    records: Vec<usize>,
     /// The last of the marks known to be durable.
     durable: usize,
     what: &'static str,
@@ -277,6 +281,30 @@ struct Recording {
     base: Image,
     trace: Vec<Event>,
     marks: Vec<Mark>,
+}
+
+/// Where a state came from.
+struct Checked {
+    /// What came next, or was under way and is lost.
+    next: &'static str,
+    /// What was under way when the power went, if its first I/O was done and its last was not.
+    cut: Option<Cut>,
+}
+
+struct Cut {
+    what: &'static str,
+    /// Its first record was applied, and its last was not.
+    between_records: bool,
+    /// What was found is what it leads to.
+    is_done: bool,
+}
+
+/// States of what was cut off in its middle.
+#[derive(Debug, Default)]
+struct Cuts {
+    before: usize,
+    after: usize,
+    between_records: usize,
 }
 
 impl Recording {
@@ -291,23 +319,29 @@ impl Recording {
         let fs = open(device.clone()).unwrap();
         // Durable behind one record of two, so that a step that is not one record is caught between them.
         let (engine, state) = (fs.engine().clone(), AtomicU64::new(seed));
+        let records = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let (seen, observed) = (records.clone(), device.clone());
         fs.observe_records(move || {
+            seen.lock().unwrap().push(observed.trace_length());
             if Random::new(state.fetch_add(1, Ordering::Relaxed)).chance(1, 2) {
                 engine.sync().unwrap();
             }
         });
         let mut random = Random::new(seed);
         let mut marks = Vec::new();
-        let mut mark = |durable: Option<usize>, what| {
+        let mut mark = |start: usize, durable: Option<usize>, what| {
             let number = marks.len();
+            let (trace, records) = (device.trace_length(), std::mem::take(&mut *records.lock().unwrap()));
             let durable = durable.unwrap_or(number);
-            marks.push(Mark { trace: device.trace_length(), durable, what, picture: picture(&fs) });
+            marks.push(Mark { start, trace, records, durable, what, picture: picture(&fs) });
             number
         };
-        let mut durable = mark(None, "the start");
+        let mut durable = mark(0, None, "the start");
         for _ in 0..steps {
+            let start = device.trace_length();
             let what = step(&fs, streams, &mut random);
-            mark(Some(durable), what);
+            mark(start, Some(durable), what);
+            let start = device.trace_length();
             match random.below(8) {
                 0 => fs.engine().checkpoint().unwrap(),
                 1 | 2 => fs.sync().unwrap(),
@@ -319,7 +353,7 @@ impl Recording {
                 }
                 _ => continue,
             }
-            durable = mark(None, "a sync");
+            durable = mark(start, None, "a sync");
         }
         Self { base, trace: device.trace(), marks }
     }
@@ -333,7 +367,7 @@ impl Recording {
     }
 
     /// A crash here leaves the state between two steps, the name space sound and nothing of what was under way.
-    fn check(&self, image: Image, prefix: usize, look_at_space: bool) -> Result<&'static str, String> {
+    fn check(&self, image: Image, prefix: usize, look_at_space: bool) -> Result<Checked, String> {
         let device = Arc::new(SimulatedDevice::from_image(image));
         let fs = open(device).map_err(|error| format!("open: {error}"))?;
         let found = picture(&fs);
@@ -355,7 +389,19 @@ impl Recording {
             }
             assert_eq!(picture(&fs), found);
         }
-        Ok(self.marks.get(kept + 1).map_or("the end", |mark| mark.what))
+        let next = self.marks.get(kept + 1).map_or("the end", |mark| mark.what);
+        Ok(Checked { next, cut: self.cut(prefix, kept) })
+    }
+
+    /// What a crash behind the first `prefix` events cuts off.
+    fn cut(&self, prefix: usize, kept: usize) -> Option<Cut> {
+        let running = self.marks.partition_point(|mark| mark.trace < prefix);
+        let mark = self.marks.get(running).filter(|mark| mark.start < prefix && prefix < mark.trace)?;
+        let between_records = match &mark.records[..] {
+            [first, .., last] => *first < prefix && prefix <= *last,
+            _ => false,
+        };
+        Some(Cut { what: mark.what, between_records, is_done: kept >= running })
     }
 }
 
@@ -363,6 +409,7 @@ impl Recording {
 #[test]
 fn a_crash_among_snapshots_leaves_what_was_there_before_or_after() {
     let mut next: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut cuts: BTreeMap<&str, Cuts> = BTreeMap::new();
     let seeds = pando_sim::seeds(4);
     for seed in &seeds {
         println!("PANDO_SEED={seed}");
@@ -389,15 +436,24 @@ fn a_crash_among_snapshots_leaves_what_was_there_before_or_after() {
                 }
                 let look_at_space = random.chance(1, SPACE_EVERY);
                 let checked = recording.check(point.image(choice), prefix, look_at_space);
-                let after = checked.unwrap_or_else(|what| {
+                let checked = checked.unwrap_or_else(|what| {
                     panic!("PANDO_SEED={seed}, crash after I/O {prefix}; {choice}: {what}")
                 });
-                *next.entry(after).or_default() += 1;
+                *next.entry(checked.next).or_default() += 1;
+                if let Some(cut) = checked.cut {
+                    let cuts = cuts.entry(cut.what).or_default();
+                    *(if cut.is_done { &mut cuts.after } else { &mut cuts.before }) += 1;
+                    cuts.between_records += usize::from(cut.between_records);
+                }
             }
         }
     }
     println!("states by what came next or was under way: {next:?}");
+    println!("cut off in the middle: {cuts:#?}");
     if seeds.len() >= 4 {
+        // That receives of changes are cut between their records is the first test's business.
+        let receives = &cuts["a receive"];
+        assert!(receives.between_records >= 30 && receives.before >= 30, "{cuts:?}");
         for what in ["a receive of changes", "a receive", "a roll back", "a deletion"] {
             assert!(next.get(what).is_some_and(|count| *count >= 10), "{what}: {next:?}");
         }

@@ -6,6 +6,7 @@ mod common;
 mod chains;
 mod crash;
 mod moves;
+mod rollback;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
