@@ -1,15 +1,32 @@
 //! Check: every reachable byte is read and verified, and what it says is compared with the invariants (design 4 and 6).
 //!
 //! The check walks the trees of an open volume on which nothing else is going on, from the roots down, with the bounds
-//! that the way to a node gives it. What is wrong is collected; the walk goes on with the next node.
+//! that the way to a node gives it. What is wrong is collected; the walk goes on with the next node. Memory: some dozens of bytes for each
+//! node that there is, eight for each edge.
+//!
+//! | invariant | where it is checked |
+//! |---|---|
+//! | BT-1 | `order.rs`: messages above against messages below, key by key |
+//! | BT-2 | here: keys and messages inside the bounds of their edge |
+//! | BT-3 | here: each way leads to a node of the height it says |
+//! | BT-4 | here: names against counts |
+//! | BT-5 | `sharing.rs`: what was shared all the time since the last checkpoint is as it was then; and whoever changes a node asserts it |
+//! | BT-6 | `sizes.rs`: sizes are told, and compared with bounds by who knows that maintenance has nothing left to do |
 
-use std::collections::HashMap;
+mod order;
+mod sharing;
+mod sizes;
+#[cfg(test)]
+mod tests;
 
 use bytes::Bytes;
-use pando_format::{KeyRange, NodeId, Tree};
+use pando_format::{KeyRange, Msn, NodeId, Tree};
 
+use self::order::Edge;
+pub use self::sizes::Sizes;
 use crate::betree::interior::Interior;
 use crate::betree::node::{Body, Node};
+use crate::space::block_table::Pages;
 use crate::volume::Volume;
 use crate::{Engine, Error, Result};
 
@@ -24,6 +41,8 @@ pub struct CheckReport {
     pub bytes: u64,
     /// Nodes that the block table knows.
     pub nodes_known: u64,
+    /// How large nodes are (BT-6).
+    pub sizes: Sizes,
 }
 
 impl Engine {
@@ -35,16 +54,51 @@ impl Engine {
     pub fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
         self.volume().check(progress)
     }
+
+    /// How many nodes there are: what a check has to look at. Takes a moment for each thousand of them.
+    pub fn node_count(&self) -> u64 {
+        self.volume().table.count()
+    }
 }
 
 struct Check<'a> {
     volume: &'a Volume,
     report: CheckReport,
-    /// How many edges, gotos and roots name a node (BT-4).
-    references: HashMap<NodeId, u32>,
-    /// The nodes looked at, and whether with the bounds of all their keys.
-    seen: HashMap<NodeId, bool>,
+    /// What is known of the nodes, by number.
+    known: Vec<Known>,
+    /// The table of the last checkpoint (BT-5).
+    checkpoint: Pages,
+    /// How often the comparison of a range may still go one node down (BT-1).
+    looks_left: u64,
     progress: &'a mut dyn FnMut(u64, u64),
+}
+
+/// What is known of a node.
+#[derive(Clone, Default)]
+struct Known {
+    /// How many edges, gotos and roots name it (BT-4).
+    references: u32,
+    seen: Seen,
+    /// It differs from what the last checkpoint wrote.
+    has_changed: bool,
+    /// How many names it has had since the last checkpoint without interruption; behind an xf or goto it counts for two (BT-5).
+    lasting: u32,
+    /// The newest message that waits in it or below its edges (BT-1).
+    waiting: Msn,
+    /// The same of messages that were applied, too.
+    newest: Msn,
+    /// What its edges and gotos name.
+    names: Vec<NodeId>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Seen {
+    #[default]
+    Not,
+    /// Behind an xf or goto, which tell only what is seen of it.
+    InPart,
+    /// With the bounds of all its keys.
+    Whole,
 }
 
 /// How the check comes to a node.
@@ -58,21 +112,28 @@ struct Visit {
 
 impl Volume {
     fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
-        let entries = self.table.entries();
-        let report = CheckReport { nodes_known: entries.len() as u64, ..CheckReport::default() };
-        let (references, seen) = (HashMap::new(), HashMap::new());
-        let mut check = Check { volume: self, report, references, seen, progress };
+        let table = self.table.pages();
+        let nodes_known = table.entries().count() as u64;
+        let mut check = Check {
+            volume: self,
+            report: CheckReport { nodes_known, ..CheckReport::default() },
+            known: vec![Known::default(); table.end() as usize],
+            checkpoint: self.table.stored(),
+            looks_left: order::looks_max(nodes_known),
+            progress,
+        };
         for tree in Tree::ALL {
             let root = self.root(tree).read().clone();
             let height = root.state.read().height;
             check.named(Visit { id: root.id, tree, height, own: Some(KeyRange::all()) })?;
         }
         // What is doomed has no name, but names others until it is taken apart. Its leaves are not read.
-        for (id, entry) in entries.iter().filter(|(_, entry)| entry.pending_reclamation && entry.height > 0) {
-            check.node(Visit { id: *id, tree: entry.tree, height: entry.height, own: None }, true)?;
+        for (id, entry) in table.entries().filter(|(_, entry)| entry.pending_reclamation && entry.height > 0)
+        {
+            check.node(Visit { id, tree: entry.tree, height: entry.height, own: None }, true)?;
         }
-        for (id, entry) in entries {
-            let counted = check.references.get(&id).copied().unwrap_or(0);
+        for (id, entry) in table.entries() {
+            let counted = check.known[id.0 as usize].references;
             if counted != entry.references {
                 check.problem(
                     id,
@@ -85,6 +146,7 @@ impl Volume {
                 check.problem(id, "BT-4: nodes without a name, and no others, wait for reclamation");
             }
         }
+        check.shared_nodes();
         Ok(check.report)
     }
 }
@@ -94,37 +156,49 @@ impl Check<'_> {
         self.report.problems.push(format!("node {}: {what}", id.0));
     }
 
+    /// What is known of a node; `None` if the block table has no such node.
+    fn known(&mut self, id: NodeId) -> Option<&mut Known> {
+        self.known.get_mut(id.0 as usize)
+    }
+
     /// Counts a name of a node and checks the node and everything below it, if that has not been done yet.
     fn named(&mut self, visit: Visit) -> Result<()> {
-        *self.references.entry(visit.id).or_default() += 1;
+        if let Some(known) = self.known(visit.id) {
+            known.references += 1;
+        }
         self.node(visit, true)
     }
 
     /// Checks a node and everything below it; `counts` if what it names has not been counted yet.
     fn node(&mut self, visit: Visit, counts: bool) -> Result<()> {
         let Visit { id, tree, height, own } = visit;
-        let before = self.seen.insert(id, own.is_some() || self.seen.get(&id) == Some(&true));
-        if before == Some(true) || (before.is_some() && own.is_none()) {
+        let seen = if own.is_some() { Seen::Whole } else { Seen::InPart };
+        let before = self.known(id).map_or(Seen::Not, |known| known.seen);
+        if before >= seen {
             return Ok(());
         }
+        if let Some(known) = self.known(id) {
+            known.seen = seen;
+        }
         // Seen before, but without its bounds: only they are checked now.
-        let counts = counts && before.is_none();
+        let is_first = before == Seen::Not;
+        let counts = counts && is_first;
         let node = match self.volume.node(id).and_then(|node| self.volume.load_all(&node).map(|()| node)) {
             Ok(node) => node,
             Err(Error::Damaged { what }) => {
-                if before.is_none() {
+                if is_first {
                     self.report.problems.push(what);
                 }
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        if before.is_none() {
+        if is_first {
             self.report.nodes += 1;
             self.report.bytes += self.volume.stored_length(id) as u64;
             (self.progress)(self.report.nodes, self.report.nodes_known);
         }
-        let mut below = Vec::new();
+        let (mut below, mut edges) = (Vec::new(), Vec::new());
         {
             let state = node.state.read();
             if state.height != height || node.tree != tree {
@@ -137,10 +211,19 @@ impl Check<'_> {
             for what in broken(&state, own.as_ref()) {
                 self.problem(id, &what);
             }
+            if is_first {
+                self.first_look(&node, &state);
+            }
+            if own.is_some() && !self.volume.is_shared(id) {
+                let is_root = self.volume.root(tree).read().id == id;
+                self.size_of(&state, is_root);
+            }
             if let Body::Interior(interior) = &state.body {
                 self.ways_of(id, tree, height, interior, own.as_ref(), &mut below);
+                edges = Edge::of(interior);
             }
         }
+        drop(node);
         for visit in below {
             if counts {
                 self.named(visit)?;
@@ -148,6 +231,7 @@ impl Check<'_> {
                 self.node(visit, false)?;
             }
         }
+        self.order_below(id, &edges, own.as_ref())?;
         while self.volume.wants_eviction() && self.volume.evict()? {}
         Ok(())
     }

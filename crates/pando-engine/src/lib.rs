@@ -25,7 +25,7 @@ pub mod usage;
 mod volume;
 
 pub use batch::{Batch, copy_for_device, join};
-pub use check::CheckReport;
+pub use check::{CheckReport, Sizes};
 pub use engine::{Engine, Space};
 pub use error::{Error, Miss, Refusals, Result};
 pub use options::{Background, Compression, FormatOptions, Options};

@@ -196,6 +196,37 @@ impl MessageBuffer {
         self.gotos[first..].iter().take_while(move |goto| goto.range.lower < upper)
     }
 
+    /// The oldest and the newest MSN of what is in it, looked up message by message; `None` if nothing is.
+    pub(crate) fn msns(&self) -> Option<(Msn, Msn)> {
+        let keyed = self.keyed.values().map(|(msn, _)| *msn);
+        let fragments = self.ranges.iter().map(|(_, msn)| *msn).chain(self.gotos.iter().map(|goto| goto.msn));
+        let mut all = keyed.chain(fragments);
+        let first = all.next()?;
+        Some(all.fold((first, first), |(oldest, newest), msn| (oldest.min(msn), newest.max(msn))))
+    }
+
+    /// The MSN of what it says of a key; `None` if it passes the key.
+    pub(crate) fn newest_for(&self, key: &[u8]) -> Option<Msn> {
+        let keyed = self.keyed.get(key).map(|(msn, _)| *msn);
+        let next = self.ranges.partition_point(|(range, _)| !range.upper.is_above(key));
+        let range = self.ranges.get(next).filter(|(range, _)| range.contains(key)).map(|(_, msn)| *msn);
+        keyed.max(range).max(self.goto_of(key).map(|goto| goto.msn))
+    }
+
+    /// The newest MSN of what it says of the keys in a range; `None` if it passes all of them.
+    pub(crate) fn newest_in(&self, range: &KeyRange) -> Option<Msn> {
+        let keyed = self.keyed_in(range).map(|(key, _)| self.keyed[key].0).max();
+        let ranges = self.ranges_in(range).map(|(_, msn)| *msn).max();
+        keyed.max(ranges).max(self.gotos_in(range).map(|goto| goto.msn).max())
+    }
+
+    /// True if no keyed message is older than the fragment it lies in (BUF-3).
+    pub(crate) fn is_in_order(&self) -> bool {
+        let gotos = self.gotos.iter().map(|goto| (&goto.range, goto.msn));
+        let mut fragments = self.ranges.iter().map(|(range, msn)| (range, *msn)).chain(gotos);
+        fragments.all(|(range, msn)| self.keyed_in(range).all(|(key, _)| self.keyed[key].0 >= msn))
+    }
+
     /// Adds a message for one key.
     pub(crate) fn push(&mut self, key: Bytes, msn: Msn, pending: Pending) {
         self.newest = self.newest.max(msn);

@@ -153,7 +153,7 @@ impl Volume {
     pub(crate) fn give_image_back(&self, node: &NodeRef) {
         let mut state = node.state.write();
         state.writing = false;
-        self.mark_dirty(node, &mut state);
+        self.note_dirty(node, &mut state);
         self.account(&mut state);
     }
 }

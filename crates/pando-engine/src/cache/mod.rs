@@ -153,7 +153,26 @@ impl NodeCache {
 impl Volume {
     /// Says that a node is about to change (NODE-1, NODE-2). The caller holds its lock and, so that no cut can come in
     /// between, the gate or the sequencer.
+    ///
+    /// # Panics
+    /// If the node has other names: whoever looks at it through them would see the change (BT-5).
     pub(crate) fn mark_dirty(&self, node: &NodeRef, state: &mut Node) {
+        if state.dirty == Some(self.cache.interval()) {
+            debug_assert!(self.may_change(node), "BT-5: a shared node is copied before it is changed");
+            return;
+        }
+        assert!(self.may_change(node), "BT-5: a shared node is copied before it is changed");
+        self.note_dirty(node, state);
+    }
+
+    /// BT-5 for the node alone; that it does not hang below a shared one is up to who came down to it (`sharing.rs`).
+    fn may_change(&self, node: &NodeRef) -> bool {
+        // The mark follows the count a moment later.
+        !node.shared.load(Ordering::Relaxed) || !self.is_shared(node.id)
+    }
+
+    /// Says that a node is to be written, as it is now or after a change.
+    pub(super) fn note_dirty(&self, node: &NodeRef, state: &mut Node) {
         let now = self.cache.interval();
         match state.dirty {
             Some(since) if since == now => return,

@@ -92,9 +92,21 @@ impl BlockTable {
         self.live.read().pages.get(id).cloned()
     }
 
-    /// All nodes, by id.
-    pub fn entries(&self) -> Vec<(NodeId, BlockEntry)> {
-        self.live.read().pages.entries().map(|(id, entry)| (id, entry.clone())).collect()
+    /// Which writing of a node is the present one; `None` for an id that is not in use.
+    pub fn generation(&self, id: NodeId) -> Option<u64> {
+        self.live.read().pages.get(id).map(|entry| entry.generation)
+    }
+
+    /// The table as it is now.
+    pub fn pages(&self) -> Pages {
+        self.live.read().pages.clone()
+    }
+
+    /// How many nodes there are.
+    pub fn count(&self) -> u64 {
+        let live = self.live.read();
+        let used = |page: &Arc<TablePage>| page.entries.iter().flatten().count() as u64;
+        live.pages.0.iter().map(used).sum()
     }
 
     /// The table of the last checkpoint.

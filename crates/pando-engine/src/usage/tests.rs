@@ -76,7 +76,7 @@ impl Brute<'_> {
 fn brute(engine: &Engine, owners: &[Vec<KeyRange>]) -> Usage {
     let volume = engine.volume();
     let bytes: BTreeMap<NodeId, u64> =
-        volume.table.entries().iter().map(|(id, entry)| (*id, super::bytes_of(entry))).collect();
+        volume.table.pages().entries().map(|(id, entry)| (id, super::bytes_of(entry))).collect();
     let mut usage = Usage { used: bytes.values().sum(), ..Usage::default() };
     let mut found = Vec::new();
     for ranges in owners {
