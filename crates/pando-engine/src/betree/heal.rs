@@ -9,7 +9,7 @@ use pando_format::{Bound, KeyRange, Side, Tree};
 
 use super::interior::Child;
 use super::message_buffer::MessageBuffer;
-use super::node::NodeRef;
+use super::node::{Body, NodeRef};
 use super::tree::HEALING_DUE;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -125,12 +125,19 @@ impl Volume {
 
     /// Cuts an edge through which no key of its leaf is seen; true if it did.
     fn cut_if_nothing_shows(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<bool> {
-        let (id, translated) = {
+        let (id, visible) = {
             let state = parent.state.read();
             let edge = &state.interior().children[index];
-            (edge.id, edge.xf.is_some() && state.height == 1)
+            if edge.xf.is_none() || state.height > 1 {
+                return Ok(false);
+            }
+            (edge.id, state.interior().bounds_below(index, own)?.0)
         };
-        if !translated || self.shown_by(parent, own, index)?.0 > 0 {
+        let shows = match &self.node(id)?.state.read().body {
+            Body::Leaf(leaf) => !leaf.is_empty_in(&visible),
+            Body::Interior(_) => true,
+        };
+        if shows {
             return Ok(false);
         }
         self.load_all(parent)?;

@@ -213,6 +213,15 @@ impl Leaf {
         bytes.sum()
     }
 
+    /// True if it is known that no key lies in a range: basements at its ends that are not loaded may have some. Bytes do not tell: a key
+    /// that is lifted whole has none, and its value may have none either.
+    pub(crate) fn is_empty_in(&self, range: &KeyRange) -> bool {
+        self.basements.iter().enumerate().all(|(index, slot)| {
+            range.intersection(&self.range_of(index)).is_empty()
+                || slot.part.get().is_some_and(|basement| basement.inside(range).next().is_none())
+        })
+    }
+
     /// Number of keys.
     pub(crate) fn entries(&self) -> usize {
         self.basements.iter().map(|slot| slot.entries as usize).sum()
@@ -393,4 +402,24 @@ fn cut(entries: Entries, basement_bytes: usize, msn: Msn) -> Vec<BasementSlot> {
         slots.push(BasementSlot::new(piece, msn));
     }
     slots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An edge that showed nothing but such a key was cut when the tree was healed, and the key was lost.
+    #[test]
+    fn a_key_of_no_bytes_without_a_value_is_there() {
+        let mut leaf = Leaf::default();
+        leaf.push_basement(
+            vec![(Bytes::new(), Bytes::new()), (Bytes::from("b"), Bytes::new())],
+            0,
+            Msn::default(),
+        );
+        let first = KeyRange::new(Bound::least(), Bound::before("a"));
+        assert_eq!(leaf.bytes_in(&first), 0);
+        assert!(!leaf.is_empty_in(&first));
+        assert!(leaf.is_empty_in(&KeyRange::prefix("a")));
+    }
 }
