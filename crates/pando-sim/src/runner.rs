@@ -12,7 +12,7 @@ use pando_engine::{
 };
 
 use crate::model::{Digest, History, Map};
-use crate::workload::Step;
+use crate::workload::{RECORD_BYTES_MAX, Step};
 
 /// Bytes of a simulated volume.
 pub const CAPACITY: u64 = 64 << 20;
@@ -20,8 +20,17 @@ pub const CAPACITY: u64 = 64 << 20;
 /// Misses that a query may have in a row before it counts as stuck: more than there are parts in a volume.
 const MISSES_MAX: usize = 20_000;
 
-/// Steps between two looks at every node, unless told otherwise.
-const CHECK_EVERY: usize = 200;
+/// Steps between two looks at every node of trees of more than [`CHECKED_EACH_STEP`] nodes, unless told otherwise.
+const CHECK_EVERY: usize = 1000;
+
+/// Up to so many nodes, trees are looked at after each step.
+const CHECKED_EACH_STEP: u64 = 200;
+
+/// Memory of the messages that one record may bring, in bytes: the longest, and as much again for what messages weigh.
+const RECORD_MESSAGES_BYTES_MAX: usize = 2 * RECORD_BYTES_MAX;
+
+/// A key and its value.
+const LARGEST_ENTRY: usize = 5 << 10;
 
 /// Scans that may give nothing in a row before one counts as stuck.
 const EMPTY_PIECES_MAX: usize = 100_000;
@@ -57,7 +66,7 @@ pub struct Runner {
     lsn: Lsn,
     /// Records that are durable, since a sync or checkpoint behind them has returned.
     durable: usize,
-    /// Steps between two looks at every node.
+    /// Steps between two looks at every node of a large tree.
     check_every: usize,
 }
 
@@ -75,7 +84,7 @@ impl Runner {
         Ok(Self { device, engine, history, lsn: Lsn(0), durable, check_every: CHECK_EVERY })
     }
 
-    /// Looks at every node each so many steps.
+    /// Looks at every node each so many steps, also where there are many.
     pub fn check_every(mut self, steps: usize) -> Self {
         self.check_every = steps;
         self
@@ -192,12 +201,38 @@ impl Runner {
         for (number, step) in steps.iter().enumerate() {
             let outcome = self.step(step).map_err(|what| format!("step {number}: {what}"))?;
             outcome.map_err(|error| format!("step {number} ({}): {error}", name(step)))?;
-            if number % self.check_every == self.check_every - 1 {
+            // What a step broke is found behind that step.
+            let is_small = self.engine.node_count() <= CHECKED_EACH_STEP;
+            if is_small || number % self.check_every == self.check_every - 1 {
                 self.check_nodes().map_err(|what| format!("after step {number}: {what}"))?;
             }
         }
         self.check_contents()?;
-        self.check_nodes()
+        self.check_nodes()?;
+        self.check_sizes()?;
+        self.check_contents()
+    }
+
+    /// A tree in which maintenance has nothing left to do is in shape (BT-6). A root is so exactly. Below it, what a root had too much
+    /// of when it was split stays until the next flush there, and so do edges that a healing left, or a leaf that grew by messages
+    /// straight from above.
+    fn check_sizes(&self) -> Result<(), String> {
+        while self.engine.background_step().map_err(|error| error.to_string())? {}
+        let report = self.engine.check(&mut |_, _| {}).map_err(|error| error.to_string())?;
+        if !report.problems.is_empty() {
+            return Err(report.problems.join("; "));
+        }
+        let sizes = report.sizes;
+        let superblock = self.engine.superblock();
+        let (node_bytes, fanout) = (superblock.node_bytes as usize, superblock.fanout as usize);
+        let root = sizes.roots_of_one_edge == 0
+            && sizes.root_edges <= fanout
+            && sizes.root_message_bytes <= node_bytes;
+        let root_bytes_max = node_bytes * 4 + RECORD_MESSAGES_BYTES_MAX;
+        let below = sizes.edges <= fanout * 2
+            && sizes.message_bytes <= root_bytes_max
+            && sizes.leaf_bytes <= node_bytes * 3 + LARGEST_ENTRY;
+        if root && below { Ok(()) } else { Err(format!("BT-6: {sizes:?} in nodes of {node_bytes} bytes")) }
     }
 
     /// Looks at every node, its references and its invariants.

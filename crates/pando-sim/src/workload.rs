@@ -236,7 +236,7 @@ fn step(random: &mut Random, mix: &Mix, clones: &[(Tree, Bytes, Bytes)]) -> Step
 }
 
 /// Bytes of the operations of a record, at most.
-const RECORD_BYTES_MAX: usize = 240 << 10;
+pub const RECORD_BYTES_MAX: usize = 240 << 10;
 
 /// One operation on the keys of this module.
 pub fn operation(random: &mut Random) -> Operation {
