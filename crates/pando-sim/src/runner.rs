@@ -196,21 +196,32 @@ impl Runner {
         Ok(())
     }
 
-    /// Does all steps and then compares all contents; any error of the engine is a failure.
+    /// Does all steps and then compares all contents and looks at every node; any error of the engine is a failure.
     pub fn run(&mut self, steps: &[Step]) -> Result<(), String> {
+        self.run_looking(steps, |_, _| false)
+    }
+
+    /// The same with a look at every node behind each step as long as there are few, and each so many steps beyond. Then maintenance does
+    /// all that it has to do, sizes are compared with their bounds, and the contents with the model once more.
+    pub fn run_checked(&mut self, steps: &[Step]) -> Result<(), String> {
+        let check_every = self.check_every;
+        self.run_looking(steps, |runner, number| {
+            runner.engine.node_count() <= CHECKED_EACH_STEP || number % check_every == check_every - 1
+        })?;
+        self.check_sizes()?;
+        self.check_contents()
+    }
+
+    fn run_looking(&mut self, steps: &[Step], looks: impl Fn(&Self, usize) -> bool) -> Result<(), String> {
         for (number, step) in steps.iter().enumerate() {
             let outcome = self.step(step).map_err(|what| format!("step {number}: {what}"))?;
             outcome.map_err(|error| format!("step {number} ({}): {error}", name(step)))?;
-            // What a step broke is found behind that step.
-            let is_small = self.engine.node_count() <= CHECKED_EACH_STEP;
-            if is_small || number % self.check_every == self.check_every - 1 {
+            if looks(self, number) {
                 self.check_nodes().map_err(|what| format!("after step {number}: {what}"))?;
             }
         }
         self.check_contents()?;
-        self.check_nodes()?;
-        self.check_sizes()?;
-        self.check_contents()
+        self.check_nodes()
     }
 
     /// A tree in which maintenance has nothing left to do is in shape (BT-6). A root is so exactly. Below it, what a root had too much

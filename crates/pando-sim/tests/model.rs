@@ -21,7 +21,7 @@ fn run_counting(format: &FormatOptions, steps: &[Step], check_every: usize) -> R
     let run = AssertUnwindSafe(|| {
         let runner = Runner::format(device, format).map_err(|error| error.to_string())?;
         let mut runner = runner.check_every(check_every);
-        runner.run(steps)?;
+        runner.run_checked(steps)?;
         Ok(runner.engine().stats())
     });
     catch_unwind(run).unwrap_or_else(|panic| {
