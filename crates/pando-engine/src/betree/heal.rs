@@ -93,6 +93,7 @@ impl Volume {
                 break;
             }
             if self.cut_if_nothing_shows(&node, &own, index)?
+                || self.join_twins(&node, &own)?
                 || self.join_with_neighbour(&node, &own, index)?
             {
                 joined = true;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pando_format::edge::Xf;
 use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending};
 
-use super::lifting::{edge_prefix, range_below, relift_bound, relift_way};
+use super::lifting::{edge_prefix, key_limits, range_below, relift_bound, relift_way};
 use super::message_buffer::{MessageBuffer, Messages, settle_on_nothing};
 use super::part::Part;
 use crate::{Error, Result};
@@ -145,6 +145,15 @@ pub(crate) enum Placed {
     Edge,
     /// An edge that took the place of several.
     EdgeForSeveral,
+}
+
+/// How two edges become one: see [`Interior::twins`].
+#[derive(Debug)]
+pub(crate) struct Twins {
+    /// The second of them.
+    right: usize,
+    strip: u32,
+    prepend: Bytes,
 }
 
 /// The body of a node of height 1 or more.
@@ -357,6 +366,49 @@ impl Interior {
                 index += 1;
             }
         }
+    }
+
+    /// How one edge can do what this one and the next do, if both lead into the same node and translate alike. What lies between them may
+    /// be an edge between whose bounds there is no key, as behind the last key with one prefix and before the first with the next.
+    pub(crate) fn twins(&self, left: usize, own: &KeyRange) -> Result<Option<Twins>> {
+        let has_no_key = |index: usize| {
+            index + 1 < self.children.len() && key_limits(&self.bounds_of(index, own)).is_none()
+        };
+        let right = if has_no_key(left + 1) { left + 2 } else { left + 1 };
+        let [Some(a), Some(b)] = [left, right].map(|index| self.children.get(index)) else { return Ok(None) };
+        let waits = |child: &Child| child.buffer.get().is_none_or(|buffer| !buffer.gotos().is_empty());
+        let is_hidden = left + 1 < right && waits(&self.children[left + 1]);
+        if a.id != b.id || a.xf.is_none() || b.xf.is_none() || is_hidden {
+            return Ok(None);
+        }
+        let (prefix_a, prefix_b) = (self.bounds_below(left, own)?.1, self.bounds_below(right, own)?.1);
+        let bounds = KeyRange::new(self.bounds_of(left, own).lower, self.bounds_of(right, own).upper);
+        let strip = bounds.common_prefix().min(prefix_a.len()).min(prefix_b.len());
+        // What each strips beyond that must come back at the end of what it puts there instead.
+        let way_a = a.prepended().strip_suffix(&prefix_a[strip..]);
+        let way_b = b.prepended().strip_suffix(&prefix_b[strip..]);
+        let same = way_a.filter(|_| way_a == way_b).map(Bytes::copy_from_slice);
+        Ok(same.map(|prepend| Twins { right, strip: strip as u32, prepend }))
+    }
+
+    /// Makes one edge of the two, and returns the nodes that one edge less leads to. All buffers are loaded.
+    pub(crate) fn join_twins(&mut self, left: usize, twins: Twins) -> Vec<NodeId> {
+        let border = self.pivots[twins.right - 1].clone();
+        self.pivots.drain(left..twins.right);
+        let gone: Vec<Child> = self.children.drain(left + 1..=twins.right).collect();
+        let ids = gone.iter().map(|child| child.id).filter(|id| !id.is_empty()).collect();
+        let right = gone.into_iter().next_back().expect("there is an edge on the right");
+        let messages = right.buffer.into_value().expect("all buffers are loaded");
+        let edge = &mut self.children[left];
+        edge.buffer.change().expect("all buffers are loaded").append(messages, &border);
+        edge.count_buffer();
+        edge.strip = twins.strip;
+        let (Some(xf), Some(beyond)) = (&mut edge.xf, right.xf) else {
+            unreachable!("only edges with an xf are twins");
+        };
+        xf.prepend = twins.prepend;
+        xf.upper = beyond.upper;
+        ids
     }
 
     /// The same node for keys that are lifted more or less; every buffer must be loaded.

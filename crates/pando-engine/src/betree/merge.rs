@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use pando_format::{Bound, KeyRange, Tree};
 
-use super::interior::{Interior, lower};
+use super::interior::{Interior, Twins, lower};
 use super::leaf::Leaf;
 use super::message_buffer::{ENTRY_OVERHEAD, MessageBuffer};
 use super::node::{Body, Node, NodeRef};
@@ -57,6 +57,7 @@ impl Volume {
     /// leave edges that show little or nothing of what is behind them: without this, trees that they come to often
     /// would only ever grow in height.
     pub(crate) fn merge_children(&self, parent: &NodeRef, own: &KeyRange) -> Result<bool> {
+        self.join_twins(parent, own)?;
         let edges = || parent.state.read().interior().children.len();
         let mut index = 0;
         while edges() > self.shape.fanout && index + 1 < edges() {
@@ -103,6 +104,38 @@ impl Volume {
         interior.children[index].cut_off();
         interior.join_empty();
         self.account(state);
+    }
+
+    /// Makes one edge of neighbours that lead into the same node and translate alike, as pieces of a file do that were cloned one after
+    /// the other; true if there were any. No node is read or copied for it.
+    pub(crate) fn join_twins(&self, parent: &NodeRef, own: &KeyRange) -> Result<bool> {
+        let next = |interior: &Interior, from: usize| -> Result<Option<(usize, Twins)>> {
+            for left in from..interior.children.len() {
+                if let Some(twins) = interior.twins(left, own)? {
+                    return Ok(Some((left, twins)));
+                }
+            }
+            Ok(None)
+        };
+        if next(parent.state.read().interior(), 0)?.is_none() {
+            return Ok(false);
+        }
+        self.load_all(parent)?;
+        let _gate = self.gate.read_recursive();
+        let mut above = parent.state.write();
+        if above.missing_part().is_some() {
+            return Ok(false);
+        }
+        self.mark_dirty(parent, &mut above);
+        let (mut from, mut gone) = (0, Vec::new());
+        while let Some((left, twins)) = next(above.interior(), from)? {
+            gone.extend(above.interior_mut().join_twins(left, twins));
+            from = left;
+        }
+        self.account(&mut above);
+        let joined = !gone.is_empty();
+        self.settle(gone, []);
+        Ok(joined)
     }
 
     /// True if what an edge and the next one show fits into one node, as far as that can be told without reading more than headers.
