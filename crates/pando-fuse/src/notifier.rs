@@ -7,7 +7,7 @@ use pando_fs::InodeNumber;
 use parking_lot::Mutex;
 
 use crate::protocol::{invalidate_attributes, invalidate_contents, invalidate_name};
-use crate::transport::Device;
+use crate::transport::{Device, yielding};
 
 /// Tells the kernel of a mount what to forget; nothing happens any more once it is unmounted.
 ///
@@ -72,7 +72,11 @@ impl Forgetter {
         let forgetter = self.clone();
         let thread = std::thread::Builder::new().name("pando-notify".to_owned());
         // Without a thread, the next one to ask starts it.
-        waiting.has_thread = thread.spawn(move || forgetter.work()).is_ok();
+        let work = move || {
+            yielding::do_not_inherit();
+            forgetter.work();
+        };
+        waiting.has_thread = thread.spawn(work).is_ok();
     }
 
     fn work(&self) {

@@ -11,6 +11,8 @@ use std::thread::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 use rustix::thread::CpuSet;
 
+use crate::transport::yielding;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The pool; dropping it finishes what is queued and joins its threads.
@@ -64,6 +66,7 @@ impl Pool {
         let work = move || {
             // On one core it works as well, more slowly.
             let _ = cores.map(|cores| rustix::thread::sched_setaffinity(None, &cores));
+            yielding::do_not_inherit();
             shared.work();
         };
         let name = format!("pando-wait-{}", threads.len());

@@ -11,6 +11,7 @@ use crate::mount_point::{self, Appearance, MountError, VfsOption};
 use crate::negotiate::{Wish, Wishes};
 use crate::notifier::Notifier;
 use crate::serve::Server;
+use crate::transport::yielding::Yielding;
 use crate::transport::{Device, handshake, receive, ring};
 
 /// Requests that wait for the device at once.
@@ -61,6 +62,8 @@ pub struct MountOptions {
     pub writeback: bool,
     /// Entries are listed with their attributes where the kernel finds that useful.
     pub readdirplus: bool,
+    /// Threads that serve a core give way to those whom they answer, if requests come over io_uring.
+    pub yielding: bool,
     /// How requests come.
     pub transport: Transport,
     /// Threads that receive requests; at least 1.
@@ -79,6 +82,7 @@ impl MountOptions {
             default_permissions: true,
             writeback: false,
             readdirplus: true,
+            yielding: true,
             transport: Transport::default(),
             threads: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
             report: Arc::new(|_| ()),
@@ -93,6 +97,8 @@ pub struct Session {
     devices: Vec<Arc<Device>>,
     /// The queues of each core, if requests come over io_uring.
     cores: Vec<Vec<u16>>,
+    /// If their threads may yield.
+    yielding: Option<Yielding>,
     report: Report,
     guard: UnmountGuard,
 }
@@ -167,8 +173,10 @@ impl Session {
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device };
         let cores = if agreement.ring { cores } else { Vec::new() };
+        let yields = options.yielding && !cores.is_empty() && Yielding::is_possible();
+        let yielding = yields.then(Yielding::default);
         let report = options.report.clone();
-        Ok(Self { server, devices, cores, report, guard: UnmountGuard { unmounter, armed: true } })
+        Ok(Self { server, devices, cores, yielding, report, guard: UnmountGuard { unmounter, armed: true } })
     }
 
     /// What unmounts it, also while it runs.
@@ -191,8 +199,8 @@ impl Session {
     ///
     /// An error means that the connection broke, or was aborted, while it was mounted; it is unmounted then.
     pub fn run(self) -> io::Result<()> {
-        let Self { server, devices, cores, report, mut guard } = self;
-        let served = serve_all(&server, &devices, &cores, &report);
+        let Self { server, devices, cores, yielding, report, mut guard } = self;
+        let served = serve_all(&server, &devices, &cores, yielding.as_ref(), &report);
         // What is still on the pool is answered first.
         drop(server);
         served?;
@@ -214,11 +222,21 @@ fn ring_cores(transport: Transport) -> Result<Vec<Vec<u16>>, MountError> {
     }
 }
 
+/// Ends the watch however the threads it looks after end.
+struct WatchEnd<'a>(&'a Yielding);
+
+impl Drop for WatchEnd<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// Receives on every device until it is unmounted, with this thread for the first, and on the queues of every core.
 fn serve_all(
     server: &Server,
     devices: &[Arc<Device>],
     cores: &[Vec<u16>],
+    yielding: Option<&Yielding>,
     report: &Report,
 ) -> io::Result<()> {
     let (first, others) = devices.split_first().expect("there is a device for at least one thread");
@@ -231,9 +249,15 @@ fn serve_all(
                 std::thread::Builder::new().name(name).spawn_scoped(scope, || receive(device, server));
             threads.extend(thread);
         }
+        // Without a watch none may yield.
+        let yielding = yielding.filter(|yielding| {
+            let watch = std::thread::Builder::new().name("pando-watch".to_owned());
+            watch.spawn_scoped(scope, || yielding.watch()).is_ok()
+        });
+        let _end = yielding.map(WatchEnd);
         for queues in cores {
-            let serve = || {
-                let served = ring::serve_core(first, server, cores.len(), queues);
+            let serve = move || {
+                let served = ring::serve_core(first, server, yielding, cores.len(), queues);
                 if let Err(error) = served {
                     report(&format!("requests do not come over io_uring: {error}"));
                 }

@@ -164,6 +164,7 @@ fn mount_options(source: PathBuf, settings: &MountSettings, log: Arc<Log>, read_
     options.default_permissions = settings.default_permissions;
     options.writeback = settings.writeback;
     options.readdirplus = !settings.without.contains(&Technique::Readdirplus);
+    options.yielding = !settings.without.contains(&Technique::Yielding);
     options.transport = settings.transport;
     options.report = Arc::new(move |sentence| log.error(sentence));
     options

@@ -44,6 +44,8 @@ pub enum Technique {
     LateBinding,
     /// Listing entries with their attributes.
     Readdirplus,
+    /// Serving threads that give way to those whom they answer.
+    Yielding,
 }
 
 impl Technique {
@@ -52,6 +54,7 @@ impl Technique {
             "read_ahead" => Some(Self::ReadAhead),
             "late_binding" => Some(Self::LateBinding),
             "readdirplus" => Some(Self::Readdirplus),
+            "yielding" => Some(Self::Yielding),
             _ => None,
         }
     }
@@ -167,7 +170,7 @@ impl MountSettings {
                 let refuse = || {
                     wrong(
                         option,
-                        "it is some of read_ahead, late_binding, readdirplus, with '+' between them",
+                        "it is some of read_ahead, late_binding, readdirplus, yielding, with '+' between them",
                     )
                 };
                 let parsed = names.split('+').map(|name| Technique::parse(name).ok_or_else(refuse));

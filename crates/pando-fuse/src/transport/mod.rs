@@ -6,6 +6,7 @@ mod device;
 mod fuse_request;
 pub(crate) mod ring;
 mod slot;
+pub(crate) mod yielding;
 
 pub(crate) use device::{Device, handshake, receive};
 pub(crate) use fuse_request::{REQUEST_TYPE, fuse_request};
@@ -53,6 +54,7 @@ impl Reply {
                 let name = "pando-notify".to_owned();
                 // If no thread can be started, the reply is dropped.
                 let _ = std::thread::Builder::new().name(name).spawn(move || {
+                    yielding::do_not_inherit();
                     first();
                     self.answer(&answer);
                 });

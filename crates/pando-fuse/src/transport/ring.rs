@@ -9,6 +9,7 @@
 //! Protocol: `fuse_uring_cmd_req` and `fuse_uring_req_header` of the kernel's `linux/fuse.h`, from Linux 6.14 on.
 #![expect(unsafe_code, reason = "what the kernel is given to use must stay until it gives it back")]
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
 use super::slot::{Range, Slot};
+use super::yielding::{Place, Yielding};
 use super::{Device, Reply};
 use crate::protocol::{Answer, Header, Malformed, Operation, fixed_bytes};
 use crate::serve::Server;
@@ -39,6 +41,9 @@ const REGISTER: u32 = 1;
 
 /// Takes an answer, and lends the slot again.
 const COMMIT_AND_FETCH: u32 = 2;
+
+/// Bytes from which on a read is long.
+const MUCH: u32 = 128 << 10;
 
 /// Marks the completion that says that the pool handed something in.
 const WAKE: u64 = u64::MAX;
@@ -127,6 +132,10 @@ struct Thread<'a> {
     /// The slots that the kernel has (SL-1).
     lent: Vec<Option<Slot>>,
     slots: usize,
+    /// If its thread may yield.
+    place: Option<Place<'a>>,
+    /// Whether many bytes were read since the last answers were given.
+    much: Cell<bool>,
 }
 
 /// How many slots the queue of each of so many cores has.
@@ -136,7 +145,13 @@ fn slots_of_a_queue(cores: usize) -> usize {
 
 /// Serves the queues of one of so many cores on this thread until the file system is unmounted. An error means that the kernel does
 /// not want them; it goes on over /dev/fuse then.
-pub(crate) fn serve_core(device: &Device, server: &Server, cores: usize, queues: &[u16]) -> io::Result<()> {
+pub(crate) fn serve_core(
+    device: &Device,
+    server: &Server,
+    yielding: Option<&Yielding>,
+    cores: usize,
+    queues: &[u16],
+) -> io::Result<()> {
     let core = queues.first().expect("a core has its own queue");
     let mut here = CpuSet::new();
     here.set(usize::from(*core));
@@ -159,6 +174,8 @@ pub(crate) fn serve_core(device: &Device, server: &Server, cores: usize, queues:
         queue_of,
         lent: Vec::new(),
         slots,
+        place: yielding.map(Yielding::place),
+        much: Cell::new(false),
     };
     thread.run()
 }
@@ -179,6 +196,7 @@ impl Thread<'_> {
         let mut refused = Ok(());
         let mut completed = Vec::new();
         while self.slots > 0 {
+            self.yield_or_not();
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if matches!(error.raw_os_error(), Some(code) if is_passing(code)) => {}
@@ -213,6 +231,17 @@ impl Thread<'_> {
         refused
     }
 
+    /// Gives way to those who are answered next. Not if they get much to copy: they had better do so on another core, while this one
+    /// goes on with what the kernel reads ahead for them.
+    fn yield_or_not(&self) {
+        let Some(place) = &self.place else { return };
+        place.served();
+        match self.much.take() {
+            true => place.take_turn(),
+            false => place.give_way(),
+        }
+    }
+
     /// A command about a slot.
     fn command(&self, command: u32, index: usize, commit_id: u64, address: Option<u64>) -> Entry128 {
         let mut arguments = [0; 80];
@@ -244,6 +273,9 @@ impl Thread<'_> {
     fn serve(&self, slot: Slot) {
         let Ok(header) = Header::alone(slot.header()) else { unreachable!("a slot has room for a header") };
         let operation = self.decode(&header, &slot);
+        if matches!(operation, Ok(Operation::Read { size, .. }) if size >= MUCH) {
+            self.much.set(true);
+        }
         let reply = Reply::in_slot(self.queue.clone(), slot, header.unique);
         match operation {
             Ok(operation) => self.server.serve(&header, operation, reply),
