@@ -252,7 +252,7 @@ fn serve_all(
         // Without a watch none may yield.
         let yielding = yielding.filter(|yielding| {
             let watch = std::thread::Builder::new().name("pando-watch".to_owned());
-            watch.spawn_scoped(scope, || yielding.watch()).is_ok()
+            watch.spawn_scoped(scope, || yielding.watch(cores.len())).is_ok()
         });
         let _end = yielding.map(WatchEnd);
         for queues in cores {

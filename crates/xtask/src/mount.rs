@@ -27,6 +27,7 @@ mod sqlite;
 mod tool;
 mod volume;
 mod witness;
+mod yielding;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -110,6 +111,7 @@ const TESTS: &[Test] = &[
     test("exchange", &["perl", "diff", "sha256sum"], exchange::run),
     test("reflink", &["cp"], reflink::run),
     test("huge-pages", &[], huge_pages::run),
+    test("yielding", &[], yielding::run),
     test("clone", &["tar", "rsync", "diff", "awk", "xz", "sha256sum", "perl"], clone::run),
     test("snapshots", &["perl", "tar", "diff", "findmnt", "mountpoint", "fallocate"], snapshots::run),
     test("send", &["diff", "rsync", "awk", "xz", "tar"], send::run),

@@ -21,7 +21,6 @@
 #![expect(unsafe_code, reason = "rustix does not set scheduling classes")]
 
 use std::fs::File;
-use std::num::NonZero;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -116,10 +115,10 @@ impl Yielding {
         Place { yielding: self, thread }
     }
 
-    /// Looks after the threads until [`end`](Self::end), and for as long as there are any.
-    pub(crate) fn watch(&self) {
+    /// Looks after the threads until [`end`](Self::end), and for as long as there are any, on a machine of so many cores.
+    pub(crate) fn watch(&self, cores: usize) {
         let mut quiet = 0;
-        let mut machine = Machine::new();
+        let mut machine = Machine::new(cores);
         let mut watch = self.watch.lock();
         while !watch.ended || !self.threads.lock().is_empty() {
             if !watch.ticks {
@@ -186,8 +185,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn new() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    fn new(cores: usize) -> Self {
         let load = File::open("/proc/loadavg").ok();
         let (at, used) = (now(ClockId::Monotonic), now(ClockId::ProcessCPUTime));
         Self { cores, load, at, used, crowded: false }
@@ -473,10 +471,9 @@ mod tests {
 
     #[test]
     fn the_load_of_this_machine() {
-        let mut machine = Machine::new();
+        let mut machine = Machine::new(0);
         let running = machine.running().expect("Linux tells");
         assert!(running >= 1, "this thread runs");
-        machine.cores = 0;
         assert!(machine.look() != Load::Crowd, "a crowd is there twice");
     }
 
@@ -503,7 +500,7 @@ mod tests {
         }
         let yielding = Yielding::default();
         std::thread::scope(|scope| {
-            scope.spawn(|| yielding.watch());
+            scope.spawn(|| yielding.watch(1));
             let place = yielding.place();
             for _ in 0..3 {
                 place.give_way();
