@@ -20,6 +20,7 @@ mod first_process;
 mod generate;
 mod isolation;
 mod journal;
+mod memory;
 mod namespace;
 mod options;
 mod profile;

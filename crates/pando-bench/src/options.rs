@@ -53,6 +53,9 @@ pub struct Options {
     /// Rounds over all file systems; the median is reported.
     #[arg(long, visible_alias = "runs", default_value = "1", value_parser = size)]
     pub rounds: u64,
+    /// Free memory that a virtual machine has from its host before each measurement, at most half of what is free.
+    #[arg(long, default_value = "6G", value_parser = size_or_none)]
+    pub memory: u64,
     /// Limit the device to what another can do, by cgroups.
     #[arg(long, default_value = "raw", conflicts_with = "on")]
     pub profile: Profile,
@@ -108,8 +111,8 @@ impl Options {
         // Loads of servers and of aging are larger with it.
         let full = if self.full { " --full" } else { "" };
         format!(
-            "--size {} --files {} --many-files {} --device-size {}{profile}{full}",
-            self.size, self.files, self.many_files, self.device_size
+            "--size {} --files {} --many-files {} --device-size {} --memory {}{profile}{full}",
+            self.size, self.files, self.many_files, self.device_size, self.memory
         )
     }
 }
@@ -118,6 +121,11 @@ impl Options {
 fn own_directory() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.parent().and_then(|profile| profile.parent()).map(PathBuf::from).unwrap_or_default()
+}
+
+/// A size, or 0.
+fn size_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { size(text) }
 }
 
 /// A number with a binary suffix: 4G, 512M, 200000. Never zero.
@@ -143,6 +151,7 @@ mod tests {
     #[test]
     fn sizes_are_binary() {
         assert_eq!(parse("--size 3M").unwrap().size, 3 << 20);
+        assert_eq!(parse("--memory 0").unwrap().memory, 0);
         for bad in ["--size 0", "--size G", "--size 4X", "--size 99999999999G", "--size", "--sizes 1"] {
             assert!(parse(bad).is_err(), "{bad}");
         }

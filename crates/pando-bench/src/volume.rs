@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::command;
 use crate::error::{Error, at};
 use crate::file_system::FileSystem;
+use crate::memory;
 use crate::options::Options;
 use crate::trace::round;
 
@@ -102,10 +103,13 @@ impl Volume {
         if self.stays_mounted() { self.sync() } else { self.umount() }
     }
 
-    /// The second: drops the kernel's caches, and mounts.
+    /// The second: drops the kernel's caches, and mounts. What follows finds memory at hand.
     pub fn mount_cold(&self) -> Result<(), Error> {
         let control = Path::new("/proc/sys/vm/drop_caches");
         let dropped = fs::write(control, "3");
+        if !self.options.trace {
+            memory::take(self.options.memory)?;
+        }
         if self.stays_mounted() {
             // Only root may; the others measure warm.
             return Ok(());
