@@ -1,32 +1,43 @@
-//! The block device that all file systems use in turn: a loop device over a file that is allocated anew for each of
-//! them, or one that was given. And the kernel's counters of what was read from it and written to it.
+//! The block device that all file systems use in turn: a loop device over a file, or one that was given. And the kernel's
+//! counters of what was read from it and written to it.
+//!
+//! The file behaves like a disk in use: it is written in full before its first use, and the device takes no discards while
+//! time is measured. In a file that is only allocated, or has holes, the first write to a place makes the file system below
+//! change its own metadata, and the next cache flush waits for its journal; whoever writes to new places, a log above all,
+//! would pay for that at every fsync, and whoever overwrites would not.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use serde::{Deserialize, Serialize};
 
 use crate::command;
 use crate::error::{Error, at};
+use crate::generate::fill;
 use crate::options::Options;
 use crate::profile;
 
 /// Name of the file behind the loop device, in the bench's directory.
-pub const IMAGE: &str = "device.img";
+const IMAGE: &str = "device.img";
 
 /// Name of the file behind a second one, for copies.
 pub const SECOND_IMAGE: &str = "fresh.img";
+
+/// How notes are named that tell how many discards a device took before.
+const DISCARDS: &str = "discards";
 
 /// A block device. If it is a loop device of our own it is detached when it is closed for the last time, however this
 /// program ends.
 pub struct Device {
     /// Such as /dev/loop0.
     pub path: PathBuf,
-    image: Option<PathBuf>,
     /// Its number, if its requests are limited.
     limited: Option<String>,
+    /// The note of how it took discards before.
+    discards: Option<PathBuf>,
     _open: File,
 }
 
@@ -54,38 +65,91 @@ impl Device {
             return Err(Error::Usage(format!("{} is not a block device", path.display())));
         }
         let open = at("cannot open", path, File::open(path))?;
-        Ok(Device { path: path.to_owned(), image: None, limited: None, _open: open })
+        Ok(Device { path: path.to_owned(), limited: None, discards: None, _open: open })
     }
 
-    /// A new loop device over a new file of this name.
+    /// A new loop device over the file of this name, which is made when it is first needed.
     pub fn over_a_file(options: &Options, name: &str) -> Result<Device, Error> {
         let (directory, size_bytes) = (&options.directory, options.device_size);
         at("cannot create", directory, fs::create_dir_all(directory))?;
         let image = directory.join(name);
-        // A file that an earlier run left may still be attached.
-        if image.exists() {
-            at("cannot remove", &image, fs::remove_file(&image))?;
+        if fs::metadata(&image).map_or(0, |metadata| metadata.len()) < size_bytes {
+            make_image(&image, size_bytes)?;
         }
-        let file = at("cannot create", &image, File::create(&image))?;
-        // Unwritten extents: every file system pays the same for the first write to a place.
-        let allocated = fallocate(&file, FallocateFlags::empty(), 0, size_bytes).map_err(Into::into);
-        at("cannot allocate", &image, allocated)?;
-        let attach = "losetup --find --show --direct-io=on IMAGE";
-        let path = PathBuf::from(command::run_text(attach, &[("IMAGE", &image)])?.trim_end());
+        let limit = size_bytes.to_string();
+        let attach = "losetup --find --show --direct-io=on --sizelimit BYTES IMAGE";
+        let attached = command::run_text(attach, &[("IMAGE", &image), ("BYTES", Path::new(&limit))])?;
+        let path = PathBuf::from(attached.trim_end());
         let open = at("cannot open", &path, File::open(&path))?;
         // Detaching a device that is open makes the kernel do it at the last close.
         command::run_text("losetup --detach DEVICE", &[("DEVICE", &path)])?;
-        Device { path, image: Some(image), limited: None, _open: open }.limited(options)
+        let discards = if options.trace { None } else { Some(take_no_discards(&path, directory)?) };
+        Device { path, limited: None, discards, _open: open }.limited(options)
+    }
+}
+
+/// Writes a file in full. It has its name only when it is complete.
+fn make_image(image: &Path, size_bytes: u64) -> Result<(), Error> {
+    const CHUNK: usize = 1 << 20;
+    let new = image.with_extension("new");
+    let mut file = at("cannot create", &new, File::create(&new))?;
+    let allocated = fallocate(&file, FallocateFlags::empty(), 0, size_bytes).map_err(Into::into);
+    at("cannot allocate", &new, allocated)?;
+    let mut chunk = vec![0; CHUNK];
+    fill(&mut chunk, 1);
+    let mut left = size_bytes;
+    while left > 0 {
+        let length = left.min(CHUNK as u64);
+        at("cannot write", &new, file.write_all(&chunk[..length as usize]))?;
+        left -= length;
+    }
+    at("cannot sync", &new, file.sync_all())?;
+    // The device goes past the page cache, where the file would be in the way.
+    let forgotten = fadvise(&file, 0, None, Advice::DontNeed).map_err(Into::into);
+    at("cannot let go of", &new, forgotten)?;
+    at("cannot rename", &new, fs::rename(&new, image))
+}
+
+/// The kernel remembers it for this loop device, whatever file comes next. So the value from before is noted in a file
+/// first, for whoever cleans up.
+fn take_no_discards(device: &Path, directory: &Path) -> Result<PathBuf, Error> {
+    let name = device.file_name().unwrap_or_default();
+    let limit = Path::new("/sys/block").join(name).join("queue/discard_max_bytes");
+    let before = at("cannot read", &limit, fs::read_to_string(&limit))?;
+    let note = directory.join(name).with_extension(DISCARDS);
+    let text = format!("{}\n{before}", limit.display());
+    at("cannot write", &note, fs::write(&note, text))?;
+    at("cannot write", &limit, fs::write(&limit, "0"))?;
+    Ok(note)
+}
+
+/// Does what a note says, which is then done with.
+fn take_discards_again(note: &Path) {
+    let text = fs::read_to_string(note).unwrap_or_default();
+    if let Some((limit, before)) = text.split_once('\n') {
+        let _ = fs::write(limit, before.trim());
+    }
+    let _ = fs::remove_file(note);
+}
+
+/// Cleans up after devices of a run in this directory, however it ended.
+pub fn remove_left(directory: &Path) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let notes = entries.map(|entry| entry.path());
+    notes
+        .filter(|path| path.extension().is_some_and(|kind| kind == DISCARDS))
+        .for_each(|note| take_discards_again(&note));
+    for name in [IMAGE, SECOND_IMAGE] {
+        let image = directory.join(name);
+        let _ = fs::remove_file(image.with_extension("new"));
+        let _ = fs::remove_file(image);
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
         self.limited.iter().for_each(|number| profile::unlimit(number));
-        // The blocks are given back when the device is closed; a file that stays is replaced by the next run.
-        if let Some(image) = &self.image {
-            let _ = fs::remove_file(image);
-        }
+        self.discards.iter().for_each(|note| take_discards_again(note));
     }
 }
 

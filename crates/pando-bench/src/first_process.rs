@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs this program as the only child, and cleans up after it below `directory`.
 pub fn run(directory: &Path) -> ExitCode {
+    // An earlier run may have been killed, and something may still use its images.
+    device::remove_left(directory);
     let code = match start() {
         Ok(child) => wait_for(child, directory),
         Err(error) => {
@@ -36,10 +38,7 @@ pub fn run(directory: &Path) -> ExitCode {
     end_all();
     trace::remove_left(directory);
     profile::remove_left(directory);
-    // The run removes its images itself unless it was killed.
-    for image in [device::IMAGE, device::SECOND_IMAGE] {
-        let _ = fs::remove_file(directory.join(image));
-    }
+    device::remove_left(directory);
     ExitCode::from(code)
 }
 
