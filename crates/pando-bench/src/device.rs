@@ -1,10 +1,10 @@
 //! The block device that all file systems use in turn: a loop device over a file, or one that was given. And the kernel's
 //! counters of what was read from it and written to it.
 //!
-//! The file behaves like a disk in use: it is written in full before its first use, and the device takes no discards while
-//! time is measured. In a file that is only allocated, or has holes, the first write to a place makes the file system below
-//! change its own metadata, and the next cache flush waits for its journal; whoever writes to new places, a log above all,
-//! would pay for that at every fsync, and whoever overwrites would not.
+//! The file behaves like a disk in use: it is written in full before its first use, and nothing is discarded while time is
+//! measured. In a file that is only allocated, or has holes, the first write to a place makes the file system below change
+//! its own metadata, and the next cache flush waits for its journal; whoever writes to new places, a log above all, would
+//! pay for that at every fsync, and whoever overwrites would not.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -26,9 +26,6 @@ const IMAGE: &str = "device.img";
 /// Name of the file behind a second one, for copies.
 pub const SECOND_IMAGE: &str = "fresh.img";
 
-/// How notes are named that tell how many discards a device took before.
-const DISCARDS: &str = "discards";
-
 /// A block device. If it is a loop device of our own it is detached when it is closed for the last time, however this
 /// program ends.
 pub struct Device {
@@ -36,8 +33,6 @@ pub struct Device {
     pub path: PathBuf,
     /// Its number, if its requests are limited.
     limited: Option<String>,
-    /// The note of how it took discards before.
-    discards: Option<PathBuf>,
     _open: File,
 }
 
@@ -65,7 +60,7 @@ impl Device {
             return Err(Error::Usage(format!("{} is not a block device", path.display())));
         }
         let open = at("cannot open", path, File::open(path))?;
-        Ok(Device { path: path.to_owned(), limited: None, discards: None, _open: open })
+        Ok(Device { path: path.to_owned(), limited: None, _open: open })
     }
 
     /// A new loop device over the file of this name, which is made when it is first needed.
@@ -83,8 +78,7 @@ impl Device {
         let open = at("cannot open", &path, File::open(&path))?;
         // Detaching a device that is open makes the kernel do it at the last close.
         command::run_text("losetup --detach DEVICE", &[("DEVICE", &path)])?;
-        let discards = if options.trace { None } else { Some(take_no_discards(&path, directory)?) };
-        Device { path, limited: None, discards, _open: open }.limited(options)
+        Device { path, limited: None, _open: open }.limited(options)
     }
 }
 
@@ -110,35 +104,8 @@ fn make_image(image: &Path, size_bytes: u64) -> Result<(), Error> {
     at("cannot rename", &new, fs::rename(&new, image))
 }
 
-/// The kernel remembers it for this loop device, whatever file comes next. So the value from before is noted in a file
-/// first, for whoever cleans up.
-fn take_no_discards(device: &Path, directory: &Path) -> Result<PathBuf, Error> {
-    let name = device.file_name().unwrap_or_default();
-    let limit = Path::new("/sys/block").join(name).join("queue/discard_max_bytes");
-    let before = at("cannot read", &limit, fs::read_to_string(&limit))?;
-    let note = directory.join(name).with_extension(DISCARDS);
-    let text = format!("{}\n{before}", limit.display());
-    at("cannot write", &note, fs::write(&note, text))?;
-    at("cannot write", &limit, fs::write(&limit, "0"))?;
-    Ok(note)
-}
-
-/// Does what a note says, which is then done with.
-fn take_discards_again(note: &Path) {
-    let text = fs::read_to_string(note).unwrap_or_default();
-    if let Some((limit, before)) = text.split_once('\n') {
-        let _ = fs::write(limit, before.trim());
-    }
-    let _ = fs::remove_file(note);
-}
-
-/// Cleans up after devices of a run in this directory, however it ended.
-pub fn remove_left(directory: &Path) {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let notes = entries.map(|entry| entry.path());
-    notes
-        .filter(|path| path.extension().is_some_and(|kind| kind == DISCARDS))
-        .for_each(|note| take_discards_again(&note));
+/// Removes the files behind devices that a run has left in its directory.
+pub fn remove_images(directory: &Path) {
     for name in [IMAGE, SECOND_IMAGE] {
         let image = directory.join(name);
         let _ = fs::remove_file(image.with_extension("new"));
@@ -149,7 +116,6 @@ pub fn remove_left(directory: &Path) {
 impl Drop for Device {
     fn drop(&mut self) {
         self.limited.iter().for_each(|number| profile::unlimit(number));
-        self.discards.iter().for_each(|note| take_discards_again(note));
     }
 }
 

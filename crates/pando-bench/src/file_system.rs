@@ -22,6 +22,8 @@ pub struct FileSystem {
     pub format_for_many_files: String,
     /// Returns when the mount is usable.
     pub mount: String,
+    /// What makes that mount discard nothing, if it would; appended to it.
+    pub without_discards: String,
     /// Returns when everything is on the device.
     pub umount: String,
     /// Puts everything into its place on the device while it stays mounted.
@@ -114,6 +116,7 @@ fn known() -> Vec<FileSystem> {
         name: "pandofs".to_owned(),
         format: "pando format --force DEVICE".to_owned(),
         mount: "pando mount DEVICE MOUNTPOINT".to_owned(),
+        without_discards: " -o nodiscard".to_owned(),
         umount: "pando umount MOUNTPOINT".to_owned(),
         checkpoint: OURS_CHECKPOINT.to_owned(),
         clone: "pando clone SOURCE TARGET".to_owned(),
@@ -125,6 +128,7 @@ fn known() -> Vec<FileSystem> {
     let ext4 = "mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 DEVICE";
     let btrfs = FileSystem {
         clone: PEER_CLONE.to_owned(),
+        without_discards: " -o nodiscard".to_owned(),
         snapshot: "btrfs subvolume snapshot -r MOUNTPOINT MOUNTPOINT/TARGET".to_owned(),
         ..FileSystem::peer("btrfs", "mkfs.btrfs -q -f -K DEVICE", "mkfs.btrfs --version")
     };
@@ -166,7 +170,10 @@ fn known() -> Vec<FileSystem> {
         },
         btrfs,
         subvolume,
-        FileSystem::peer("f2fs", "mkfs.f2fs -q -f -t 0 DEVICE", "mkfs.f2fs -V"),
+        FileSystem {
+            without_discards: " -o nodiscard".to_owned(),
+            ..FileSystem::peer("f2fs", "mkfs.f2fs -q -f -t 0 DEVICE", "mkfs.f2fs -V")
+        },
         FileSystem {
             clone: PEER_CLONE.to_owned(),
             ..FileSystem::peer("bcachefs", "bcachefs format --force DEVICE", "bcachefs version")

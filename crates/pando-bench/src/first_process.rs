@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Runs this program as the only child, and cleans up after it below `directory`.
 pub fn run(directory: &Path) -> ExitCode {
     // An earlier run may have been killed, and something may still use its images.
-    device::remove_left(directory);
+    device::remove_images(directory);
     let code = match start() {
         Ok(child) => wait_for(child, directory),
         Err(error) => {
@@ -38,7 +38,7 @@ pub fn run(directory: &Path) -> ExitCode {
     end_all();
     trace::remove_left(directory);
     profile::remove_left(directory);
-    device::remove_left(directory);
+    device::remove_images(directory);
     ExitCode::from(code)
 }
 

@@ -46,7 +46,12 @@ impl Volume {
     }
 
     fn mount(&self) -> Result<(), Error> {
-        self.command(&self.file_system.mount)?;
+        let mut mount = self.file_system.mount.clone();
+        // Of our own device they would make holes in its file.
+        if self.options.device.is_none() && !self.options.trace {
+            mount.push_str(&self.file_system.without_discards);
+        }
+        self.command(&mount)?;
         if self.options.trace { round::note(&self.root) } else { Ok(()) }
     }
 

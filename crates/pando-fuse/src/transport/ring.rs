@@ -136,6 +136,31 @@ struct Thread<'a> {
     place: Option<Place<'a>>,
     /// Whether many bytes were read since the last answers were given.
     much: Cell<bool>,
+    callers: Callers,
+}
+
+/// Whether the requests of a core come from one caller, or from several by turns.
+#[derive(Default)]
+struct Callers {
+    last: Cell<u32>,
+    changes: Cell<u32>,
+}
+
+impl Callers {
+    /// Changes by which several are told from one, and the most that are counted: so many more requests of one caller
+    /// make it one again.
+    const SEVERAL: u32 = 16;
+    const MOST: u32 = 64;
+
+    fn note(&self, caller: u32) {
+        let changes = self.changes.get();
+        let is_another = self.last.replace(caller) != caller;
+        self.changes.set(if is_another { (changes + 4).min(Self::MOST) } else { changes.saturating_sub(1) });
+    }
+
+    fn are_several(&self) -> bool {
+        self.changes.get() >= Self::SEVERAL
+    }
 }
 
 /// How many slots the queue of each of so many cores has.
@@ -176,6 +201,7 @@ pub(crate) fn serve_core(
         slots,
         place: yielding.map(Yielding::place),
         much: Cell::new(false),
+        callers: Callers::default(),
     };
     thread.run()
 }
@@ -236,7 +262,7 @@ impl Thread<'_> {
     fn yield_or_not(&self) {
         let Some(place) = &self.place else { return };
         place.served();
-        match self.much.take() {
+        match self.much.take() || self.callers.are_several() {
             true => place.take_turn(),
             false => place.give_way(),
         }
@@ -272,6 +298,7 @@ impl Thread<'_> {
 
     fn serve(&self, slot: Slot) {
         let Ok(header) = Header::alone(slot.header()) else { unreachable!("a slot has room for a header") };
+        self.callers.note(header.pid);
         let operation = self.decode(&header, &slot);
         if matches!(operation, Ok(Operation::Read { size, .. }) if size >= MUCH) {
             self.much.set(true);
