@@ -6,6 +6,7 @@ pub mod buffer;
 pub mod device;
 mod discard;
 pub mod file;
+pub mod heap;
 pub mod memory;
 mod pool;
 pub mod program;

@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
+use pando_device::heap::Ahead;
 use pando_device::{Access, FileDevice};
 use pando_engine::Options;
 use pando_fs::{FileSystem, Operations};
@@ -29,6 +30,9 @@ use crate::{memory, mounts, snapshots, usage};
 
 /// Whose cache is smaller wants little memory used more than speed.
 const SMALL_CACHE_BYTES: u64 = 1 << 30;
+
+/// What a volume's cache grows by in a tenth of a second of writing, and what an idle mount takes of memory.
+const MEMORY_AHEAD_BYTES: usize = 64 << 20;
 
 /// What a background daemon writes on its standard output when the mount is usable.
 pub const READY: &[u8] = b"ready\n";
@@ -54,6 +58,7 @@ pub fn serve(service: Service) -> Result<()> {
         let _ = rustix::process::setsid();
     }
     pando_device::program::read_whole();
+    let _memory = memory_ahead(&service.settings);
     let log = Arc::new(if service.background { Log::background() } else { Log::Foreground });
     stop_on_panic(log.clone());
     let fs = open(&service)?;
@@ -95,6 +100,15 @@ pub fn serve(service: Service) -> Result<()> {
     if failures.is_empty() { Ok(()) } else { Err(Failure::new(failures.join("; "))) }
 }
 
+/// Memory that nobody has to wait for, unless little memory is wanted.
+fn memory_ahead(settings: &MountSettings) -> Option<Ahead> {
+    if has_small_cache(settings) { None } else { Ahead::start(MEMORY_AHEAD_BYTES) }
+}
+
+fn has_small_cache(settings: &MountSettings) -> bool {
+    settings.cache_bytes.is_some_and(|bytes| bytes < SMALL_CACHE_BYTES)
+}
+
 /// A broken invariant of ours ends the daemon: what is on the device is better than what a limping daemon adds.
 fn stop_on_panic(log: Arc<Log>) {
     std::panic::set_hook(Box::new(move |panic| {
@@ -119,7 +133,7 @@ fn open(service: &Service) -> Result<Arc<FileSystem>> {
         }
     })?;
     let defaults = Options::default();
-    if settings.cache_bytes.is_some_and(|bytes| bytes < SMALL_CACHE_BYTES) {
+    if has_small_cache(settings) {
         // Pages of 2 MiB that are used in part made resident memory a sixth larger. Where it cannot be done, it is so.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
     }

@@ -1,0 +1,249 @@
+//! Memory that is there before it is needed.
+//!
+//! The first write to fresh memory waits for the kernel to find and to clear it, and in a virtual machine for the host to give
+//! it: 0.1 ms a MiB at best, 3 ms where the host has taken free memory back. A volume that fills its cache would make each of
+//! its callers wait for that. So a thread does it beforehand, a step ahead of the allocator.
+//!
+//! How far the allocator has come shows in its memory: it takes large regions of address space, and uses them from their
+//! lower ends. As soon as anything is resident in the step above what has been populated, that step is populated too. So what
+//! this adds to the memory of the process is one step, whatever the allocator does.
+
+use std::ffi::c_void;
+use std::fs;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::mm::Advice;
+
+/// Regions of the allocator that are smaller are none in which it goes on for long.
+const REGION_BYTES_MIN: usize = 256 << 20;
+
+/// Bytes populated by one call: the largest pages that memory comes in.
+const PIECE: usize = 2 << 20;
+
+/// How long to sleep between two looks: the least while memory is being taken, twice as long each time while none is.
+const WAITS: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(128)];
+
+/// A thread that keeps memory ahead of the allocator, until this is dropped.
+pub struct Ahead {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stop {
+    wanted: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Ahead {
+    /// Keeps so many bytes ahead. `None`, and nothing is done, where no thread can be had.
+    pub fn start(bytes: usize) -> Option<Self> {
+        let stop = Arc::new(Stop::default());
+        let seen = stop.clone();
+        let thread = std::thread::Builder::new().name("pando-memory".to_owned());
+        let thread = thread.spawn(move || run(bytes, &seen)).ok()?;
+        Some(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        *self.stop.wanted.lock() = true;
+        self.stop.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(step: usize, stop: &Stop) {
+    let [least, most] = WAITS;
+    let mut wait = least;
+    let mut frontier = Frontier::new(0..0, step);
+    loop {
+        if frontier.is_at_end() {
+            // The allocator goes on above; or it is one that has no such regions.
+            match region_above(frontier.region.end) {
+                Some(region) => frontier = Frontier::new(region, step),
+                None => wait = most,
+            }
+        }
+        wait = match frontier.advance() {
+            Ok(true) => least,
+            Ok(false) => (wait * 2).min(most),
+            // Before Linux 5.14 the kernel could not; and without memory there is none to have ahead.
+            Err(_) => return,
+        };
+        let mut wanted = stop.wanted.lock();
+        if !*wanted {
+            stop.changed.wait_for(&mut wanted, wait);
+        }
+        if *wanted {
+            return;
+        }
+    }
+}
+
+/// How much of a region has been populated.
+struct Frontier {
+    region: Range<usize>,
+    /// All below has been.
+    at: usize,
+    step: usize,
+}
+
+impl Frontier {
+    fn new(region: Range<usize>, step: usize) -> Self {
+        Self { at: region.start.next_multiple_of(PIECE), region, step }
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.at >= self.region.end
+    }
+
+    /// Populates the next step if it is in use; whether it was.
+    fn advance(&mut self) -> rustix::io::Result<bool> {
+        let next = self.at..(self.at + self.step).min(self.region.end);
+        if next.is_empty() || !is_any_resident(&next)? {
+            return Ok(false);
+        }
+        for start in next.clone().step_by(PIECE) {
+            let length = PIECE.min(next.end - start);
+            // SAFETY: this changes no byte of any memory, and needs none to be there: it does what a write of what is there would.
+            unsafe { rustix::mm::madvise(start as *mut c_void, length, Advice::LinuxPopulateWrite)? };
+        }
+        self.at = next.end;
+        Ok(true)
+    }
+}
+
+/// Whether any page of a range is in memory. Fails with ENOMEM where part of it is not mapped.
+fn is_any_resident(range: &Range<usize>) -> rustix::io::Result<bool> {
+    let mut pages = vec![0u8; range.len().div_ceil(rustix::param::page_size())];
+    // SAFETY: it writes a byte for each page of the range, for which there is room, and nothing else.
+    let done = unsafe { libc::mincore(range.start as *mut c_void, range.len(), pages.as_mut_ptr()) };
+    if done != 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::NOMEM));
+    }
+    Ok(pages.iter().any(|page| page & 1 == 1))
+}
+
+/// The next region above an address, as the allocator takes them.
+fn region_above(address: usize) -> Option<Range<usize>> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let mut ranges = maps.lines().filter_map(writable_mapping);
+    ranges.find(|range| range.start >= address && range.len() >= REGION_BYTES_MIN)
+}
+
+/// The range of a line of /proc/PID/maps, if it is memory of no file, to be written.
+fn writable_mapping(line: &str) -> Option<Range<usize>> {
+    // start-end permissions offset device inode path
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    if fields.next()? != "rw-p" || fields.nth(2)? != "0" {
+        return None;
+    }
+    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    use super::*;
+
+    const STEP: usize = 4 * PIECE;
+
+    /// Memory of our own, as an allocator has it.
+    struct Region(Range<usize>);
+
+    impl Region {
+        fn new(length: usize) -> Self {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: new memory at an address of the kernel's choice.
+            let start =
+                unsafe { mmap_anonymous(ptr::null_mut(), length, protection, flags) }.unwrap() as usize;
+            Self(start..start + length)
+        }
+
+        /// Bytes at an address of it.
+        fn write(&self, address: usize, byte: u8) {
+            assert!(self.0.contains(&address));
+            // SAFETY: it is ours, mapped, and used by nobody else meanwhile.
+            unsafe { (address as *mut u8).write(byte) };
+        }
+
+        fn read(&self, address: usize) -> u8 {
+            assert!(self.0.contains(&address));
+            // SAFETY: as above.
+            unsafe { (address as *const u8).read() }
+        }
+
+        fn is_resident(&self, offset: usize) -> bool {
+            let page = self.0.start + offset;
+            is_any_resident(&(page..page + rustix::param::page_size())).unwrap()
+        }
+    }
+
+    impl Drop for Region {
+        fn drop(&mut self) {
+            // SAFETY: nothing refers to it any more.
+            unsafe { munmap(self.0.start as *mut c_void, self.0.len()) }.unwrap();
+        }
+    }
+
+    #[test]
+    fn memory_is_one_step_ahead_of_its_use() {
+        let region = Region::new(2 * STEP + STEP / 2);
+        let mut frontier = Frontier::new(region.0.clone(), STEP);
+        let begin = frontier.at;
+        let at = |offset: usize| begin - region.0.start + offset;
+        assert_eq!(frontier.advance(), Ok(false), "nobody has used it");
+        region.write(begin + 5, 7);
+        match frontier.advance() {
+            Err(rustix::io::Errno::INVAL) => {
+                println!("SKIPPED memory_is_one_step_ahead_of_its_use: the kernel is older than 5.14");
+                return;
+            }
+            advanced => assert_eq!(advanced, Ok(true)),
+        }
+        assert!(region.is_resident(at(STEP - 4096)) && !region.is_resident(at(STEP)));
+        assert_eq!((region.read(begin + 5), region.read(begin + STEP - 1)), (7, 0), "nothing has changed");
+        assert_eq!(frontier.advance(), Ok(false), "what is above is not used");
+        region.write(begin + STEP + STEP / 2, 9);
+        assert_eq!(frontier.advance(), Ok(true));
+        assert!(region.is_resident(at(2 * STEP - 4096)) && !region.is_resident(at(2 * STEP)));
+        assert_eq!(region.read(begin + STEP + STEP / 2), 9);
+        region.write(begin + 2 * STEP, 1);
+        assert_eq!(frontier.advance(), Ok(true), "as far as the region goes");
+        assert!(frontier.is_at_end());
+        assert_eq!(frontier.advance(), Ok(false));
+    }
+
+    #[test]
+    fn it_stops_when_it_is_dropped() {
+        let ahead = Ahead::start(STEP).unwrap();
+        drop(ahead);
+    }
+
+    #[test]
+    fn mappings_of_memory_are_told_from_those_of_files() {
+        assert_eq!(
+            writable_mapping("7f00a000-7f00b000 rw-p 00000000 00:00 0 "),
+            Some(0x7f00_a000..0x7f00_b000)
+        );
+        let named = "7f00a000-7f00b000 rw-p 00000000 00:00 0                          [anon:heap]";
+        assert_eq!(writable_mapping(named), Some(0x7f00_a000..0x7f00_b000));
+        assert_eq!(writable_mapping("7f00a000-7f00b000 r--p 00000000 00:00 0 "), None);
+        assert_eq!(writable_mapping("7f00a000-7f00b000 rw-p 00000000 08:01 77   /usr/bin/a"), None);
+        assert_eq!(writable_mapping(""), None);
+    }
+}
