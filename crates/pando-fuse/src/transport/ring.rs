@@ -143,23 +143,29 @@ struct Thread<'a> {
 #[derive(Default)]
 struct Callers {
     last: Cell<u32>,
-    changes: Cell<u32>,
+    /// Rises by [`Callers::CHANGE`] with each request of another caller than the last, falls by one with each of the same.
+    mixture: Cell<u32>,
 }
 
 impl Callers {
-    /// Changes by which several are told from one, and the most that are counted: so many more requests of one caller
-    /// make it one again.
+    const CHANGE: u32 = 4;
+    /// From here on they are several.
     const SEVERAL: u32 = 16;
+    /// After so many requests of one caller less [`Callers::SEVERAL`] it is one again, whatever was before.
     const MOST: u32 = 64;
 
+    /// Counts a request of a thread.
     fn note(&self, caller: u32) {
-        let changes = self.changes.get();
+        let mixture = self.mixture.get();
         let is_another = self.last.replace(caller) != caller;
-        self.changes.set(if is_another { (changes + 4).min(Self::MOST) } else { changes.saturating_sub(1) });
+        self.mixture.set(match is_another {
+            true => (mixture + Self::CHANGE).min(Self::MOST),
+            false => mixture.saturating_sub(1),
+        });
     }
 
     fn are_several(&self) -> bool {
-        self.changes.get() >= Self::SEVERAL
+        self.mixture.get() >= Self::SEVERAL
     }
 }
 
@@ -258,7 +264,8 @@ impl Thread<'_> {
     }
 
     /// Gives way to those who are answered next. Not if they get much to copy: they had better do so on another core, while this one
-    /// goes on with what the kernel reads ahead for them.
+    /// goes on with what the kernel reads ahead for them. Nor if they are several: the first to be answered would keep the others waiting
+    /// for as long as it computes.
     fn yield_or_not(&self) {
         let Some(place) = &self.place else { return };
         place.served();
@@ -359,6 +366,27 @@ mod tests {
         assert!(two.keep(&second));
         assert!(!queue(1).keep(&first), "there is no other slot");
         assert!(!queue(1).keep(&second), "it is the only one of a core that is not there");
+    }
+
+    #[test]
+    fn one_caller_is_told_from_several() {
+        let callers = Callers::default();
+        let note = |all: &[u32]| all.iter().for_each(|caller| callers.note(*caller));
+        note(&[7; 100]);
+        assert!(!callers.are_several());
+        note(&[8, 7]);
+        assert!(!callers.are_several(), "a shell between two commands");
+        for _ in 0..10 {
+            note(&[7, 7, 7, 8]);
+        }
+        assert!(callers.are_several());
+        note(&[7; 60]);
+        assert!(!callers.are_several());
+        for _ in 0..100 {
+            note(&[7; 16]);
+            note(&[8]);
+        }
+        assert!(!callers.are_several(), "one that does nearly all");
     }
 
     #[test]
