@@ -205,12 +205,13 @@ fn variant(ours: &FileSystem, text: &str) -> Result<FileSystem, Error> {
 }
 
 /// What is left out of ours, or added: a name, the options of the format, those of the mount.
-const ABLATIONS: [(&str, &str, &str); 8] = [
+const ABLATIONS: [(&str, &str, &str); 9] = [
     ("no-io-uring", "", "transport=dev"),
     ("no-read-ahead", "", "without=read_ahead"),
     ("no-late-binding", "", "without=late_binding"),
     ("no-readdirplus", "", "without=readdirplus"),
     ("no-yielding", "", "without=yielding"),
+    ("no-memory-ahead", "", "without=memory_ahead"),
     ("cache-64M", "", "cache=64M"),
     ("writeback", "", "writeback"),
     ("lz4", "--compression lz4", ""),

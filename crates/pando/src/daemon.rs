@@ -102,7 +102,8 @@ pub fn serve(service: Service) -> Result<()> {
 
 /// Memory that nobody has to wait for, unless little memory is wanted.
 fn memory_ahead(settings: &MountSettings) -> Option<Ahead> {
-    if has_small_cache(settings) { None } else { Ahead::start(MEMORY_AHEAD_BYTES) }
+    let wanted = !has_small_cache(settings) && !settings.without.contains(&Technique::MemoryAhead);
+    wanted.then(|| Ahead::start(MEMORY_AHEAD_BYTES)).flatten()
 }
 
 fn has_small_cache(settings: &MountSettings) -> bool {

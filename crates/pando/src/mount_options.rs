@@ -46,6 +46,8 @@ pub enum Technique {
     Readdirplus,
     /// Serving threads that give way to those whom they answer.
     Yielding,
+    /// Memory that is there before the allocator asks for it.
+    MemoryAhead,
 }
 
 impl Technique {
@@ -55,6 +57,7 @@ impl Technique {
             "late_binding" => Some(Self::LateBinding),
             "readdirplus" => Some(Self::Readdirplus),
             "yielding" => Some(Self::Yielding),
+            "memory_ahead" => Some(Self::MemoryAhead),
             _ => None,
         }
     }

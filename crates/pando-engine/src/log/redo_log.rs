@@ -1,7 +1,8 @@
 //! The log while the volume is open: queue, write-out, group commit.
 //!
 //! A caller of [`RedoLog::sync_to`] whose record is not durable becomes the leader, writes out what is queued
-//! and flushes; who comes meanwhile waits, and is either served by that flush or elects the next leader.
+//! and flushes; who comes meanwhile writes out what the leader did not, waits, and is either served by that flush or
+//! elects the next leader.
 //! Writing out and flushing are each done by one thread at a time, marked by a flag, not by a lock held
 //! across I/O.
 
@@ -179,7 +180,12 @@ impl RedoLog {
                 return Ok(state.durable);
             }
             if state.flushing {
-                self.changed.wait(&mut state);
+                if state.written < target && !state.writing {
+                    // Beside the flush under way, so that the next one finds it written.
+                    state = self.write_batch(state, binder, false)?;
+                } else {
+                    self.changed.wait(&mut state);
+                }
                 continue;
             }
             state.flushing = true;

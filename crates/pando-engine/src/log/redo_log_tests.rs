@@ -124,6 +124,29 @@ fn all_who_wait_while_a_flush_is_under_way_share_the_next_one() {
 }
 
 #[test]
+fn who_waits_for_a_flush_has_its_record_written_meanwhile() {
+    let gate = Arc::new(Gate::new());
+    let log = log_on(gate.clone());
+    let before = gate.flushes();
+    gate.close();
+    thread::scope(|scope| {
+        log.append(Lsn(1), put("a", 10)).expect("there is room");
+        let leader = scope.spawn(|| log.sync_to(Lsn(1), &InlineAll));
+        gate.wait_for_flush();
+        log.append(Lsn(2), put("b", 10)).expect("there is room");
+        let follower = scope.spawn(|| log.sync_to(Lsn(2), &InlineAll));
+        while log.queued_bytes() > 0 {
+            thread::yield_now();
+        }
+        assert_eq!((gate.flushes() - before, log.durable_lsn()), (1, Lsn(0)), "it is not durable by that");
+        gate.open();
+        assert_eq!(leader.join().expect("no panic"), Ok(Lsn(1)), "it was written after the flush had begun");
+        assert_eq!(follower.join().expect("no panic"), Ok(Lsn(2)));
+    });
+    assert_eq!(gate.flushes() - before, 2);
+}
+
+#[test]
 fn a_sync_of_what_is_durable_does_not_touch_the_device() {
     let gate = Arc::new(Gate::new());
     let log = log_on(gate.clone());
