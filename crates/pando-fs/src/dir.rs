@@ -270,10 +270,9 @@ impl FileSystem {
         let mut entry = |inode, file_type, attributes| {
             emit(&DirectoryEntry { cookie, name: name.clone(), inode, file_type, attributes })
         };
-        // A file with several links has its record elsewhere, which is not read for its number and type alone.
-        if let Some(NameRecord::Redirect(redirect)) = &stored
-            && !chunk.attributes
-        {
+        // A file that was linked has its record elsewhere, and is listed without attributes: those that the kernel takes from a
+        // listing while one of the names is being unlinked make it count that name twice.
+        if let Some(NameRecord::Redirect(redirect)) = &stored {
             return Ok(entry(linked_number(chunk.directory, redirect), redirect.file_type, None));
         }
         let inode = match stored {
@@ -285,7 +284,7 @@ impl FileSystem {
                 )
             }
         };
-        if !chunk.attributes {
+        if !chunk.attributes || inode.is_linked() {
             return Ok(entry(inode.number, inode.file_type, None));
         }
         let attributes = inode.attributes();

@@ -141,7 +141,8 @@ pub struct DirectoryEntry {
     pub inode: InodeNumber,
     /// Its inode's type.
     pub file_type: FileType,
-    /// All of its attributes, if asked for; such an entry counts one reference. Never for `.` and `..`, and not in [`SNAPSHOTS`].
+    /// All of its attributes, if asked for; such an entry counts one reference. Never for `.` and `..`, not in [`SNAPSHOTS`], and not
+    /// for what has or had several names.
     pub attributes: Option<Attributes>,
 }
 

@@ -13,6 +13,7 @@ mod git;
 mod huge_pages;
 mod install;
 mod kill;
+mod link_counts;
 mod links;
 mod linux;
 mod memory;
@@ -106,6 +107,7 @@ const TESTS: &[Test] = &[
     test("install", &["make", "bash", "findmnt"], install::run),
     test("pjdfstest", &["pjdfstest"], pjdfstest::run),
     test("hard-links", &["tar", "rsync", "diff", "awk"], links::run),
+    test("link-counts", &[], link_counts::run),
     test("access-control-lists", &["setfacl", "getfacl", "tar", "rsync", "diff"], acl::run),
     test("rename-tree", &["tar", "diff", "perl", "xz"], rename_tree::run),
     test("exchange", &["perl", "diff", "sha256sum"], exchange::run),

@@ -90,21 +90,26 @@ pub fn of_file_system(fs: &FileSystem) -> Result<Picture> {
     Ok(picture)
 }
 
+/// The names of a directory with their inodes, each of which counts one reference.
 fn children(fs: &FileSystem, directory: InodeNumber) -> Result<Vec<(Vec<u8>, InodeNumber)>> {
     let handle = fs.open_directory(directory)?;
-    let mut children = Vec::new();
+    let (mut children, mut without_reference) = (Vec::new(), Vec::new());
     let (mut cookie, mut before) = (0, u64::MAX);
     while cookie != before {
         before = cookie;
         let mut emit = |entry: &DirectoryEntry| {
             cookie = entry.cookie;
-            if entry.attributes.is_some() {
+            if ![&b"."[..], b".."].contains(&&entry.name[..]) {
                 children.push((entry.name.to_vec(), entry.inode));
+                without_reference.extend(entry.attributes.is_none().then(|| entry.name.clone()));
             }
             true
         };
         waiting(fs, |fs| fs.read_directory(directory, handle, before, true, &mut emit))?;
     }
     fs.close_directory(directory, handle);
+    for name in without_reference {
+        waiting(fs, |fs| fs.lookup(directory, &name))?;
+    }
     Ok(children)
 }

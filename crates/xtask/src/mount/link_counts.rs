@@ -1,0 +1,114 @@
+//! Messages that move among mailboxes by link and unlink, while others list them: what the kernel believes of their links.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+
+use super::pattern::Random;
+use super::tool::at;
+use super::volume::Volume;
+use super::{Context, Failure, Outcome};
+
+const MAILBOXES: u64 = 4;
+const MESSAGES: u64 = 60;
+const CLIENTS: u64 = 8;
+
+/// Attributes that a listing brings while a name is being unlinked make a count wrong in every second run of this time.
+const TIME: Duration = Duration::from_secs(12);
+
+/// Eight clients that each list a mailbox, and link, unlink, rename, look at or append to one of its messages.
+pub fn run(context: &Context) -> Outcome {
+    let volume = Volume::create(context, 1 << 30, &[])?;
+    for mailbox in 0..MAILBOXES {
+        let path = volume.root.join(mailbox.to_string());
+        at("mkdir", &path, fs::create_dir(&path))?;
+        for message in 0..MESSAGES {
+            let path = path.join(format!("{message}.{mailbox}"));
+            at("write", &path, fs::write(&path, [b'm'; 100]))?;
+        }
+    }
+    let linked = std::thread::scope(|scope| {
+        let root = &volume.root;
+        let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || client(root, number))).collect();
+        let ended = clients.into_iter().map(|client| client.join().expect("a client does not panic"));
+        ended.sum::<Result<u64, Failure>>()
+    })?;
+    eprintln!("{linked} messages moved");
+    if linked == 0 {
+        return Err(Failure::Wrong("no message was moved".to_owned()));
+    }
+    volume.finish()
+}
+
+/// Returns how many messages it moved.
+fn client(root: &Path, number: u64) -> Result<u64, Failure> {
+    let mut random = Random::new(number);
+    let end = Instant::now() + TIME;
+    let mut moved = 0;
+    for step in 0.. {
+        if Instant::now() > end {
+            break;
+        }
+        let mailbox = root.join(random.below(MAILBOXES).to_string());
+        let names = names(&mailbox)?;
+        if names.is_empty() {
+            continue;
+        }
+        let name = &names[random.below(names.len() as u64) as usize];
+        let message = mailbox.join(name);
+        let to = root.join(random.below(MAILBOXES).to_string()).join(format!("{step}.by.{number}"));
+        // Another client may be quicker at any of these.
+        match random.below(6) {
+            0 | 1 => match fs::hard_link(&message, &to) {
+                Ok(()) => {
+                    moved += 1;
+                    unless_gone("unlink", &message, fs::remove_file(&message))?;
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => has_links(&message)?,
+                Err(error) => at("link", &message, Err(error))?,
+            },
+            2 => {
+                let renamed = name.strip_suffix('s').map_or_else(|| format!("{name}s"), str::to_owned);
+                unless_gone("rename", &message, fs::rename(&message, mailbox.join(renamed)))?;
+            }
+            3 => unless_gone("stat", &message, fs::metadata(&message).map(drop))?,
+            4 => unless_gone("read", &message, fs::read(&message).map(drop))?,
+            _ => {
+                let appended = fs::OpenOptions::new().append(true).open(&message);
+                let appended = appended.and_then(|mut file| std::io::Write::write_all(&mut file, b"x"));
+                unless_gone("append", &message, appended)?;
+            }
+        }
+    }
+    Ok(moved)
+}
+
+fn names(mailbox: &Path) -> Result<Vec<String>, Failure> {
+    let entries = at("list", mailbox, fs::read_dir(mailbox))?;
+    entries
+        .map(|entry| Ok(at("list", mailbox, entry)?.file_name().into_string().expect("names are ASCII")))
+        .collect()
+}
+
+fn unless_gone(what: &'static str, path: &Path, result: std::io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => at(what, path, result),
+    }
+}
+
+/// Fails if the file is there, and the kernel believes that it has no name.
+fn has_links(path: &Path) -> Result<(), Failure> {
+    let known = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::NLINK);
+    let asked = fs::metadata(path).map(|found| found.nlink());
+    match (known.map(|known| known.stx_nlink), asked) {
+        (Ok(0), Ok(links @ 1..)) => {
+            Err(Failure::Wrong(format!("{} has {links} links, and the kernel says 0", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
