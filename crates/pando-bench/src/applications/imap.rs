@@ -97,7 +97,8 @@ state_dir = /run/dovecot
 default_internal_user = nobody
 default_internal_group = nogroup
 default_login_user = nobody
-log_path = /dev/null
+log_path = /dev/stderr
+info_log_path = /dev/null
 ssl = no
 disable_plaintext_auth = no
 mail_location = maildir:{HOME}/mail
@@ -174,7 +175,7 @@ pub fn run(volume: &Volume) -> Result<Measurement, Error> {
     let operations = of_run(volume, OPERATIONS);
     let begin = Instant::now();
     let ended = super::in_threads(CLIENTS, |number| one_client(port, &password, operations, number));
-    let synced = ended.and_then(|()| volume.sync());
+    let synced = ended.map_err(|error| server.explain(error)).and_then(|()| volume.sync());
     let measurement = Measurement::rate(begin, (CLIENTS * operations) as f64);
     server.stop()?;
     synced.map(|()| measurement)

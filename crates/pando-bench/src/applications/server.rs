@@ -4,11 +4,14 @@
 //! the permissions of the real path do not matter, and its sockets and process files go with it. It gets SIGINT when the
 //! process that started it dies, whatever the reason; `Server` stops it and waits until nothing of it is left.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 use crate::command;
@@ -55,22 +58,45 @@ pub fn run(home: &Path, program: &[&str]) -> Result<String, Error> {
     command::run(&words(&home.display().to_string(), program))
 }
 
+/// Of what a server complains about, the end that a message shows.
+const COMPLAINTS_BYTES: u64 = 1000;
+
 /// A server that is running.
 pub struct Server {
     child: Child,
     name: &'static str,
+    /// What it wrote to standard error. In memory: a file on the volume would be written in the measured time.
+    complaints: File,
 }
 
 impl Server {
     /// Starts a program, which stays in the foreground.
     pub fn start(name: &'static str, home: &Path, program: &[&str]) -> Result<Server, Error> {
-        let home = home.display().to_string();
-        let words = words(&home, program);
+        Server::spawn(name, &words(&home.display().to_string(), program))
+    }
+
+    fn spawn(name: &'static str, words: &[&str]) -> Result<Server, Error> {
+        let cannot = |error| Error::Program(format!("{name} cannot be started: {error}"));
+        let complaints = rustix::fs::memfd_create("complaints", MemfdFlags::CLOEXEC);
+        let complaints = complaints.map(File::from).map_err(|error| cannot(error.into()))?;
+        let stderr = complaints.try_clone().map_err(cannot)?;
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.process_group(0).spawn();
-        let child = child.map_err(|error| Error::Program(format!("{name} cannot be started: {error}")))?;
-        Ok(Server { child, name })
+        command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        let child = command.process_group(0).spawn().map_err(cannot)?;
+        Ok(Server { child, name, complaints })
+    }
+
+    /// Adds to an error what the server last complained about.
+    pub fn explain(&self, error: Error) -> Error {
+        let length = self.complaints.metadata().map_or(0, |found| found.len());
+        let mut end = vec![0; length.min(COMPLAINTS_BYTES) as usize];
+        match self.complaints.read_exact_at(&mut end, length.saturating_sub(COMPLAINTS_BYTES)) {
+            Ok(()) if !end.is_empty() => {
+                let end = String::from_utf8_lossy(&end);
+                Error::Program(format!("{error}; {} says: {}", self.name, end.trim()))
+            }
+            _ => error,
+        }
     }
 
     /// Tries until the server answers; an error if it ends before, or if it does not come up.
@@ -83,10 +109,11 @@ impl Server {
             };
             let ended = self.child.try_wait().ok().flatten();
             if let Some(status) = ended {
-                return Err(Error::Program(format!("{} has ended: {status}", self.name)));
+                return Err(self.explain(Error::Program(format!("{} has ended: {status}", self.name))));
             }
             if begin.elapsed() > PATIENCE {
-                return Err(Error::Program(format!("{} does not answer: {error}", self.name)));
+                let error = Error::Program(format!("{} does not answer: {error}", self.name));
+                return Err(self.explain(error));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -135,4 +162,19 @@ impl Drop for Server {
 /// The directory of a server's data.
 pub fn home(volume: &Volume, name: &str) -> std::path::PathBuf {
     volume.root.join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_comes_with_what_the_server_complains_about() {
+        let mut server = Server::spawn("A server", &["sh", "-c", "echo no room >&2; exit 3"]).unwrap();
+        let error =
+            server.wait_for(|| Err::<(), _>(Error::Program("nobody listens".to_owned()))).unwrap_err();
+        assert_eq!(error.to_string(), "A server has ended: exit status: 3; A server says: no room");
+        let error = server.explain(Error::Program("it is slow".to_owned()));
+        assert_eq!(error.to_string(), "it is slow; A server says: no room");
+    }
 }
