@@ -18,6 +18,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rustix::mm::Advice;
 
+use crate::maps::Mapping;
+
 /// Regions of the allocator that are smaller are none in which it goes on for long.
 const REGION_BYTES_MIN: usize = 256 << 20;
 
@@ -42,10 +44,14 @@ struct Stop {
 impl Ahead {
     /// Keeps so many bytes ahead. `None`, and nothing is done, where no thread can be had.
     pub fn start(bytes: usize) -> Option<Self> {
+        Self::begin(Frontier::new(0..0, bytes))
+    }
+
+    fn begin(frontier: Frontier) -> Option<Self> {
         let stop = Arc::new(Stop::default());
         let seen = stop.clone();
         let thread = std::thread::Builder::new().name("pando-memory".to_owned());
-        let thread = thread.spawn(move || run(bytes, &seen)).ok()?;
+        let thread = thread.spawn(move || run(frontier, &seen)).ok()?;
         Some(Self { stop, thread: Some(thread) })
     }
 }
@@ -60,17 +66,15 @@ impl Drop for Ahead {
     }
 }
 
-fn run(step: usize, stop: &Stop) {
+fn run(mut frontier: Frontier, stop: &Stop) {
     let [least, most] = WAITS;
     let mut wait = least;
-    let mut frontier = Frontier::new(0..0, step);
     loop {
-        if frontier.is_at_end() {
-            // The allocator goes on above; or it is one that has no such regions.
-            match region_above(frontier.region.end) {
-                Some(region) => frontier = Frontier::new(region, step),
-                None => wait = most,
-            }
+        // The allocator goes on above; or it is one that has no such regions.
+        if frontier.is_at_end()
+            && let Some(region) = region_above(frontier.region.end)
+        {
+            frontier = Frontier::new(region, frontier.step);
         }
         wait = match frontier.advance() {
             Ok(true) => least,
@@ -142,18 +146,14 @@ fn region_above(address: usize) -> Option<Range<usize>> {
 
 /// The range of a line of /proc/PID/maps, if it is memory of no file, to be written.
 fn writable_mapping(line: &str) -> Option<Range<usize>> {
-    // start-end permissions offset device inode path
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    if fields.next()? != "rw-p" || fields.nth(2)? != "0" {
-        return None;
-    }
-    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+    let mapping = Mapping::parse(line)?;
+    (mapping.permissions == "rw-p" && mapping.inode == 0).then_some(mapping.range)
 }
 
 #[cfg(test)]
 mod tests {
     use std::ptr;
+    use std::time::Instant;
 
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -229,9 +229,42 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_when_it_is_dropped() {
-        let ahead = Ahead::start(STEP).unwrap();
+    fn a_thread_follows_what_is_used_until_it_is_dropped() {
+        let region = Region::new(5 * STEP);
+        let mut frontier = Frontier::new(region.0.clone(), STEP);
+        let begin = frontier.at - region.0.start;
+        region.write(frontier.at, 1);
+        if frontier.advance() == Err(rustix::io::Errno::INVAL) {
+            println!(
+                "SKIPPED a_thread_follows_what_is_used_until_it_is_dropped: the kernel is older than 5.14"
+            );
+            return;
+        }
+        let ahead = Ahead::begin(frontier).unwrap();
+        let populated = |end: usize| {
+            let patience = Instant::now() + Duration::from_secs(60);
+            while !region.is_resident(end - 4096) {
+                assert!(Instant::now() < patience, "memory below {end} is not there");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        for step in 1..3 {
+            region.write(region.0.start + begin + step * STEP, 1);
+            populated(begin + (step + 1) * STEP);
+            assert!(!region.is_resident(begin + (step + 1) * STEP), "no more than a step");
+        }
         drop(ahead);
+        region.write(region.0.start + begin + 3 * STEP, 1);
+        std::thread::sleep(4 * WAITS[1]);
+        assert!(!region.is_resident(begin + 4 * STEP - 4096), "it goes on");
+    }
+
+    #[test]
+    fn large_regions_are_found() {
+        let region = Region::new(REGION_BYTES_MIN);
+        let above = |range: &Range<usize>| region_above(range.end);
+        let mut regions = std::iter::successors(region_above(0), above);
+        assert!(regions.any(|range| range.start <= region.0.start && region.0.end <= range.end));
     }
 
     #[test]

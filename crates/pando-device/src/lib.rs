@@ -7,6 +7,7 @@ pub mod device;
 mod discard;
 pub mod file;
 pub mod heap;
+mod maps;
 pub mod memory;
 mod pool;
 pub mod program;

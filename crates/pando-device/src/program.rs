@@ -11,6 +11,8 @@ use std::path::Path;
 
 use rustix::mm::Advice;
 
+use crate::maps::Mapping;
+
 /// Reads all code and constants of this program and maps them, so that nothing later waits for them. What cannot be read, or
 /// not so on an old kernel (before Linux 5.14), is read when it is needed, as ever.
 pub fn read_whole() {
@@ -35,15 +37,8 @@ fn own_mappings() -> Vec<Range<usize>> {
 
 /// The range of a line of /proc/PID/maps, if it is one of the program's file and not writable.
 fn read_only_mapping(line: &str, program: &Path) -> Option<Range<usize>> {
-    // start-end permissions offset device inode path
-    let mut fields = line.splitn(6, ' ');
-    let (start, end) = fields.next()?.split_once('-')?;
-    let permissions = fields.next()?;
-    let path = fields.nth(3)?.trim_start();
-    if !permissions.starts_with("r-") || Path::new(path) != program {
-        return None;
-    }
-    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+    let mapping = Mapping::parse(line)?;
+    (mapping.permissions.starts_with("r-") && Path::new(mapping.path) == program).then_some(mapping.range)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use crate::{memory, mounts, snapshots, usage};
 /// Whose cache is smaller wants little memory used more than speed.
 const SMALL_CACHE_BYTES: u64 = 1 << 30;
 
-/// What a volume's cache grows by in a tenth of a second of writing, and what an idle mount takes of memory.
+/// More than a checkpoint's burst of nodes, and little beside a cache that is not small: an idle mount takes that much memory more.
 const MEMORY_AHEAD_BYTES: usize = 64 << 20;
 
 /// What a background daemon writes on its standard output when the mount is usable.

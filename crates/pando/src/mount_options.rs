@@ -51,15 +51,17 @@ pub enum Technique {
 }
 
 impl Technique {
+    /// By the names that `-o without` has for them.
+    const NAMED: [(&str, Self); 5] = [
+        ("read_ahead", Self::ReadAhead),
+        ("late_binding", Self::LateBinding),
+        ("readdirplus", Self::Readdirplus),
+        ("yielding", Self::Yielding),
+        ("memory_ahead", Self::MemoryAhead),
+    ];
+
     fn parse(name: &str) -> Option<Self> {
-        match name {
-            "read_ahead" => Some(Self::ReadAhead),
-            "late_binding" => Some(Self::LateBinding),
-            "readdirplus" => Some(Self::Readdirplus),
-            "yielding" => Some(Self::Yielding),
-            "memory_ahead" => Some(Self::MemoryAhead),
-            _ => None,
-        }
+        Self::NAMED.into_iter().find(|(known, _)| *known == name).map(|(_, technique)| technique)
     }
 }
 
@@ -171,10 +173,8 @@ impl MountSettings {
             // For measurements only, so the help does not name it.
             ("without", Some(names)) => {
                 let refuse = || {
-                    wrong(
-                        option,
-                        "it is some of read_ahead, late_binding, readdirplus, yielding, with '+' between them",
-                    )
+                    let names = Technique::NAMED.map(|(name, _)| name).join(", ");
+                    wrong(option, format!("it is some of {names}, with '+' between them"))
                 };
                 let parsed = names.split('+').map(|name| Technique::parse(name).ok_or_else(refuse));
                 self.without = parsed.collect::<Result<_, _>>()?;

@@ -1,4 +1,5 @@
-//! Who asks for huge pages: the daemon, which keeps nodes in memory, and no command that only talks to it.
+//! Who asks for huge pages, and for memory before it is needed: the daemon, which keeps nodes in memory, and no command that only
+//! talks to it.
 
 use std::fs;
 use std::io::Write;
@@ -27,13 +28,19 @@ pub fn run(context: &Context) -> Outcome {
     let mut volume = Volume::create(context, 1 << 30, &["--cache", "1G"])?;
     let daemon = volume.daemon_id().expect("it is mounted");
     is(true, &daemon.to_string(), "the daemon")?;
+    has_memory_ahead(true, &volume, "the daemon")?;
     command(context, &volume)?;
+    volume.umount()?;
+    volume.set_options(&["--cache", "1G", "-o", "without=memory_ahead"]);
+    volume.mount()?;
+    has_memory_ahead(false, &volume, "a daemon that is to do without")?;
     // One with a small cache wants little memory used.
     volume.umount()?;
     volume.set_options(&["--cache", "64M"]);
     volume.mount()?;
     let daemon = volume.daemon_id().expect("it is mounted");
     is(false, &daemon.to_string(), "the daemon with a small cache")?;
+    has_memory_ahead(false, &volume, "the daemon with a small cache")?;
     volume.finish()
 }
 
@@ -80,4 +87,12 @@ fn is(wanted: bool, process: &str, what: &str) -> Outcome {
         return Ok(());
     }
     Err(Failure::Wrong(format!("{what} {} huge pages", if wanted { "does without" } else { "asks for" })))
+}
+
+/// By its thread for it (docs/internals/memory.md).
+fn has_memory_ahead(wanted: bool, volume: &Volume, what: &str) -> Outcome {
+    if volume.threads("pando-memory")?.is_empty() != wanted {
+        return Ok(());
+    }
+    Err(Failure::Wrong(format!("{what} {} memory ahead", if wanted { "has no" } else { "has" })))
 }

@@ -205,4 +205,19 @@ impl Volume {
     pub fn daemon_id(&self) -> Option<u32> {
         self.daemon.as_ref().map(Child::id)
     }
+
+    /// The daemon's threads whose names begin with this, as directories in /proc.
+    pub fn threads(&self, name: &str) -> Result<Vec<PathBuf>, Failure> {
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.daemon_id().expect("it is mounted")));
+        let mut found = Vec::new();
+        for task in at("cannot list", &tasks, fs::read_dir(&tasks))? {
+            let task = at("cannot list", &tasks, task)?.path();
+            // Threads come and go.
+            let its_name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+            if its_name.starts_with(name) {
+                found.push(task);
+            }
+        }
+        Ok(found)
+    }
 }

@@ -31,7 +31,7 @@ pub fn run(context: &Context) -> Outcome {
         return Err(Failure::Skipped("no other file system has a daemon".to_owned()));
     }
     let mut volume = Volume::create(context, 1 << 30, &[])?;
-    let threads = |volume: &Volume| serving(volume.daemon_id().expect("it is mounted"));
+    let threads = |volume: &Volume| volume.threads("pando-ring-");
     if threads(&volume)?.is_empty() {
         return Err(Failure::Skipped("requests do not come over io_uring here".to_owned()));
     }
@@ -113,25 +113,11 @@ fn running() -> Result<usize, Failure> {
     number.ok_or_else(|| Failure::Wrong(format!("the kernel's load is not understood: {text}")))
 }
 
-/// The `stat` files of a daemon's threads that serve a core.
-fn serving(daemon: u32) -> Result<Vec<PathBuf>, Failure> {
-    let tasks = PathBuf::from(format!("/proc/{daemon}/task"));
-    let mut found = Vec::new();
-    for task in at("cannot list", &tasks, fs::read_dir(&tasks))? {
-        let path = at("cannot list", &tasks, task)?.path();
-        // Threads come and go.
-        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
-        if name.starts_with("pando-ring-") {
-            found.push(path.join("stat"));
-        }
-    }
-    Ok(found)
-}
-
-/// Whether any of these threads is of this class; each is of one of the two.
+/// Whether any of these threads, directories in /proc, is of this class; each is of one of the two.
 fn any_of_class(threads: &[PathBuf], class: u32) -> Result<bool, Failure> {
     let mut any = false;
-    for path in threads {
+    for thread in threads {
+        let path = &thread.join("stat");
         let text = at("cannot read", path, fs::read_to_string(path))?;
         // The name, field 2, may hold anything; the class is field 41.
         let found = text.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(38)?.parse().ok());
