@@ -107,7 +107,11 @@ fn memory_ahead(settings: &MountSettings) -> Option<Ahead> {
 }
 
 fn has_small_cache(settings: &MountSettings) -> bool {
-    settings.cache_bytes.is_some_and(|bytes| bytes < SMALL_CACHE_BYTES)
+    cache_bytes(settings) < SMALL_CACHE_BYTES
+}
+
+fn cache_bytes(settings: &MountSettings) -> u64 {
+    settings.cache_bytes.unwrap_or_else(memory::default_cache_bytes)
 }
 
 /// A broken invariant of ours ends the daemon: what is on the device is better than what a limping daemon adds.
@@ -139,7 +143,7 @@ fn open(service: &Service) -> Result<Arc<FileSystem>> {
         let _ = rustix::thread::disable_transparent_huge_pages(true);
     }
     let options = Options {
-        cache_bytes: settings.cache_bytes.map_or(defaults.cache_bytes, |bytes| bytes as usize),
+        cache_bytes: cache_bytes(settings) as usize,
         read_only,
         discard: settings.discard,
         checkpoint_interval: settings.checkpoint_interval.unwrap_or(defaults.checkpoint_interval),

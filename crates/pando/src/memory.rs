@@ -15,6 +15,18 @@ const ALLOW_HUGE_PAGES: &str = "MIMALLOC_ALLOW_THP";
 /// It shall ask for them, and give memory back in whole ones: sequential writes and cold reads are a tenth faster than with 1, which splits them.
 const WHOLE: &str = "2";
 
+/// The cache of a volume gets this part of the machine's memory, unless told: what it holds is needed to change it, and a working set
+/// that does not fit is read and written again and again. The rest is for the kernel's cache of file contents and for programs.
+const CACHE_SHARE: u64 = 4;
+
+/// Bytes of memory for the cache of a volume whose mount names none.
+pub fn default_cache_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    // The kernel counts in its own unit, and in an integer of the machine's width.
+    let bytes = u64::from(system.totalram) * u64::from(system.mem_unit);
+    bytes / CACHE_SHARE
+}
+
 /// Small pages from here on, for this process and those that it starts: for an allocator that was built with a default of its own.
 pub fn use_small_pages() {
     // A kernel without huge pages has nothing to refuse.
@@ -33,4 +45,17 @@ pub fn use_huge_pages() {
     let name = arguments.next().unwrap_or_default();
     // Comes back only where it failed; small pages do then.
     let _ = Command::new(program).arg0(name).args(arguments).env(ALLOW_HUGE_PAGES, WHOLE).exec();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_is_a_part_of_the_machines_memory() {
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+        let total: u64 = total.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+        assert_eq!(default_cache_bytes(), (total << 10) / 4);
+    }
 }
