@@ -22,8 +22,8 @@ const CACHE_SHARE: u64 = 4;
 /// Bytes of memory for the cache of a volume whose mount names none.
 pub fn default_cache_bytes() -> u64 {
     let system = rustix::system::sysinfo();
-    // The kernel counts in its own unit, and in an integer of the machine's width.
-    let bytes = u64::from(system.totalram) * u64::from(system.mem_unit);
+    // The kernel counts in its own unit.
+    let bytes = system.totalram * u64::from(system.mem_unit);
     bytes / CACHE_SHARE
 }
 
