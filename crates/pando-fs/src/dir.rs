@@ -270,9 +270,10 @@ impl FileSystem {
         let mut entry = |inode, file_type, attributes| {
             emit(&DirectoryEntry { cookie, name: name.clone(), inode, file_type, attributes })
         };
-        // A file that was linked has its record elsewhere, and is listed without attributes: those that the kernel takes from a
-        // listing while one of the names is being unlinked make it count that name twice.
-        if let Some(NameRecord::Redirect(redirect)) = &stored {
+        // A file with several links has its record elsewhere, which is not read for its number and type alone.
+        if let Some(NameRecord::Redirect(redirect)) = &stored
+            && !chunk.attributes
+        {
             return Ok(entry(linked_number(chunk.directory, redirect), redirect.file_type, None));
         }
         let inode = match stored {
@@ -284,10 +285,12 @@ impl FileSystem {
                 )
             }
         };
-        if !chunk.attributes || inode.is_linked() {
+        // The kernel takes one off the count of links when it hears of an unlink. Had it heard of the lower count before, it would come
+        // to one too few.
+        let attributes = chunk.attributes.then(|| inode.attributes()).filter(|_| !inode.has_lost_a_name());
+        let Some(attributes) = attributes else {
             return Ok(entry(inode.number, inode.file_type, None));
-        }
-        let attributes = inode.attributes();
+        };
         self.adopt(chunk.directory, names, name, &inode)?;
         let fits = entry(inode.number, inode.file_type, Some(attributes));
         if !fits {

@@ -11,7 +11,7 @@
 //!   it answer `Stale`, and the names of its parent, if that is the root, know nothing of it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -76,6 +76,8 @@ pub(crate) struct Inode {
     /// A directory's path and the epoch of the name space it is right for.
     path: Mutex<Option<(u64, Bytes)>>,
     names: Option<Box<locks::Mutex<Names>>>,
+    /// See [`Inode::has_lost_a_name`].
+    lost_a_name: AtomicBool,
     state: locks::RwLock<State>,
 }
 
@@ -122,6 +124,7 @@ impl Inode {
             place: Mutex::new(place),
             path: Mutex::new(None),
             names,
+            lost_a_name: AtomicBool::new(false),
             state: locks::RwLock::new(Rank::State, number, State { record, hole_search: None }),
         })
     }
@@ -225,6 +228,16 @@ impl Inode {
     /// True for a file that lies under a key of its own because it has, or had, several names.
     pub(crate) fn is_linked(&self) -> bool {
         matches!(*self.place.lock(), Place::Linked { .. })
+    }
+
+    /// True for a file that has lost one of several names while it was in the table, and so known to the kernel.
+    pub(crate) fn has_lost_a_name(&self) -> bool {
+        self.lost_a_name.load(Ordering::Acquire)
+    }
+
+    /// To be called before anybody can see the lower count of links.
+    pub(crate) fn note_lost_name(&self) {
+        self.lost_a_name.store(true, Ordering::Release);
     }
 
     /// True for the root of the live tree and of a snapshot.

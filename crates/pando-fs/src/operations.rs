@@ -142,7 +142,7 @@ pub struct DirectoryEntry {
     /// Its inode's type.
     pub file_type: FileType,
     /// All of its attributes, if asked for; such an entry counts one reference. Never for `.` and `..`, not in [`SNAPSHOTS`], and not
-    /// for what has or had several names.
+    /// for what has lost one of several names and was known to the kernel since.
     pub attributes: Option<Attributes>,
 }
 

@@ -153,6 +153,7 @@ impl FileSystem {
     pub(crate) fn settle_removed(&self, states: &mut States, inode: &Arc<Inode>, removed: Option<Record>) {
         if let Some(record) = removed {
             if record.links > 0 {
+                inode.note_lost_name();
                 states.set_record(inode, record);
                 return;
             }
