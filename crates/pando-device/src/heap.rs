@@ -72,7 +72,8 @@ fn run(mut frontier: Frontier, stop: &Stop) {
     loop {
         // The allocator goes on above; or it is one that has no such regions.
         if frontier.is_at_end()
-            && let Some(region) = region_above(frontier.region.end)
+            && let Ok(maps) = fs::read_to_string("/proc/self/maps")
+            && let Some(region) = region_above(&maps, frontier.region.end)
         {
             frontier = Frontier::new(region, frontier.step);
         }
@@ -137,9 +138,8 @@ fn is_any_resident(range: &Range<usize>) -> rustix::io::Result<bool> {
     Ok(pages.iter().any(|page| page & 1 == 1))
 }
 
-/// The next region above an address, as the allocator takes them.
-fn region_above(address: usize) -> Option<Range<usize>> {
-    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+/// The next region above an address, as the allocator takes them, of the mappings of a process.
+fn region_above(maps: &str, address: usize) -> Option<Range<usize>> {
     let mut ranges = maps.lines().filter_map(writable_mapping);
     ranges.find(|range| range.start >= address && range.len() >= REGION_BYTES_MIN)
 }
@@ -262,9 +262,17 @@ mod tests {
     #[test]
     fn large_regions_are_found() {
         let region = Region::new(REGION_BYTES_MIN);
-        let above = |range: &Range<usize>| region_above(range.end);
-        let mut regions = std::iter::successors(region_above(0), above);
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let above = |range: &Range<usize>| region_above(&maps, range.end);
+        let mut regions = std::iter::successors(region_above(&maps, 0), above);
         assert!(regions.any(|range| range.start <= region.0.start && region.0.end <= range.end));
+    }
+
+    #[test]
+    fn small_regions_are_passed_over() {
+        let maps = "10000000-1ffff000 rw-p 00000000 00:00 0 \n20000000-30000000 rw-p 00000000 00:00 0 \n";
+        assert_eq!(region_above(maps, 0), Some(0x2000_0000..0x3000_0000));
+        assert_eq!(region_above(maps, 0x2000_0001), None);
     }
 
     #[test]

@@ -5,12 +5,12 @@
 mod acl;
 mod brim;
 mod clone;
+mod daemon_memory;
 mod exchange;
 mod fio;
 mod fsx;
 mod full;
 mod git;
-mod huge_pages;
 mod install;
 mod kill;
 mod link_counts;
@@ -112,7 +112,7 @@ const TESTS: &[Test] = &[
     test("rename-tree", &["tar", "diff", "perl", "xz"], rename_tree::run),
     test("exchange", &["perl", "diff", "sha256sum"], exchange::run),
     test("reflink", &["cp"], reflink::run),
-    test("huge-pages", &[], huge_pages::run),
+    test("daemon-memory", &[], daemon_memory::run),
     test("yielding", &[], yielding::run),
     test("clone", &["tar", "rsync", "diff", "awk", "xz", "sha256sum", "perl"], clone::run),
     test("snapshots", &["perl", "tar", "diff", "findmnt", "mountpoint", "fallocate"], snapshots::run),

@@ -25,10 +25,11 @@ pub fn run(context: &Context) -> Outcome {
             "the kernel has no huge pages, or does not tell who gets them".to_owned(),
         ));
     }
+    let can_populate = can_populate()?;
     let mut volume = Volume::create(context, 1 << 30, &["--cache", "1G"])?;
     let daemon = volume.daemon_id().expect("it is mounted");
     is(true, &daemon.to_string(), "the daemon")?;
-    has_memory_ahead(true, &volume, "the daemon")?;
+    has_memory_ahead(can_populate, &volume, "the daemon")?;
     command(context, &volume)?;
     volume.umount()?;
     volume.set_options(&["--cache", "1G", "-o", "without=memory_ahead"]);
@@ -78,6 +79,15 @@ fn huge_pages_of(process: &str) -> Result<Option<bool>, Failure> {
     let status = at("cannot read", path.as_ref(), fs::read_to_string(&path))?;
     let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
     Ok(line.map(|value| value.trim() == "1"))
+}
+
+/// Whether the kernel gives memory before it is needed: since 5.14.
+fn can_populate() -> Result<bool, Failure> {
+    let path = Path::new("/proc/sys/kernel/osrelease");
+    let release = at("cannot read", path, fs::read_to_string(path))?;
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    Ok(version >= (5, 14))
 }
 
 fn is(wanted: bool, process: &str, what: &str) -> Outcome {
