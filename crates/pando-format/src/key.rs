@@ -57,7 +57,7 @@ impl Bound {
         match self.side {
             Side::Before if key < &self.bytes[..] => Ordering::Less,
             Side::Before => Ordering::Greater,
-            Side::After if key < &self.bytes[..] || key.starts_with(&self.bytes) => Ordering::Less,
+            Side::After if key[..key.len().min(self.bytes.len())] <= self.bytes[..] => Ordering::Less,
             Side::After => Ordering::Greater,
         }
     }
@@ -65,6 +65,11 @@ impl Bound {
     /// True if the key sorts before this bound.
     pub fn is_above(&self, key: &[u8]) -> bool {
         self.compare_key(key) == Ordering::Less
+    }
+
+    /// True if this bound lies at the one before `key`, or above it.
+    pub fn reaches(&self, key: &[u8]) -> bool {
+        self.is_above(key) || self.bytes == key
     }
 
     /// The bound with the first `length` bytes of its prefix taken off, as a child sees it below an edge that lifts
@@ -97,17 +102,17 @@ impl fmt::Display for KeyRange {
 
 impl Ord for Bound {
     fn cmp(&self, other: &Self) -> Ordering {
-        if self.bytes == other.bytes {
-            return self.side.cmp(&other.side);
-        }
-        // `p+` lies above everything that begins with p, so above both bounds of each longer prefix.
-        if self.side == Side::After && other.bytes.starts_with(&self.bytes) {
-            return Ordering::Greater;
-        }
-        if other.side == Side::After && self.bytes.starts_with(&other.bytes) {
-            return Ordering::Less;
-        }
-        self.bytes.cmp(&other.bytes)
+        let (own, others) = (self.bytes.len(), other.bytes.len());
+        let common = own.min(others);
+        let order = self.bytes[..common].cmp(&other.bytes[..common]);
+        order.then_with(|| match own.cmp(&others) {
+            Ordering::Equal => self.side.cmp(&other.side),
+            // `p-` lies below everything that begins with p, `p+` above it, so above both bounds of each longer prefix.
+            Ordering::Less if self.side == Side::Before => Ordering::Less,
+            Ordering::Less => Ordering::Greater,
+            Ordering::Greater if other.side == Side::Before => Ordering::Greater,
+            Ordering::Greater => Ordering::Less,
+        })
     }
 }
 
@@ -193,6 +198,17 @@ mod tests {
                         assert!(!low.is_above(key) || high.is_above(key), "{low:?} {high:?} {key:?}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_bound_compares_with_a_key_as_with_the_bounds_of_the_key() {
+        for bound in bounds() {
+            for key in bounds().into_iter().map(|other| other.bytes) {
+                assert_eq!(bound.reaches(&key), Bound::before(key.clone()) <= bound, "{bound:?} {key:?}");
+                // No bound lies between `p-` and the key p.
+                assert_eq!(bound.is_above(&key), Bound::before(key.clone()) < bound, "{bound:?} {key:?}");
             }
         }
     }

@@ -4,6 +4,8 @@
 //!   basement's goes there and lowers it.
 //! * LEAF-2 keys rise strictly.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use pando_format::{Bound, KeyRange, Msn, Pending};
 
@@ -201,14 +203,15 @@ impl Leaf {
 
     /// Bytes of the keys in a range and their values; basements at its ends that are not loaded count whole.
     pub(crate) fn bytes_in(&self, range: &KeyRange) -> usize {
-        let bytes = self.basements.iter().enumerate().map(|(index, slot)| match slot.part.get() {
-            _ if range.intersection(&self.range_of(index)).is_empty() => 0,
-            Some(_) if range.covers(&self.range_of(index)) => slot.bytes,
-            Some(basement) => {
-                let entries = basement.inside(range);
-                entries.map(|(key, value)| key.len() + value.len()).sum()
+        let overlapping = self.overlapping(range);
+        let bytes = overlapping.clone().map(|index| {
+            let slot = &self.basements[index];
+            match slot.part.get() {
+                Some(basement) if !self.is_covered(range, &overlapping, index) => {
+                    basement.inside(range).map(|(key, value)| key.len() + value.len()).sum()
+                }
+                _ => slot.bytes,
             }
-            None => slot.bytes,
         });
         bytes.sum()
     }
@@ -216,10 +219,8 @@ impl Leaf {
     /// True if it is known that no key lies in a range: basements at its ends that are not loaded may have some. Bytes do not tell: a key
     /// that is lifted whole has none, and its value may have none either.
     pub(crate) fn is_empty_in(&self, range: &KeyRange) -> bool {
-        self.basements.iter().enumerate().all(|(index, slot)| {
-            range.intersection(&self.range_of(index)).is_empty()
-                || slot.part.get().is_some_and(|basement| basement.inside(range).next().is_none())
-        })
+        let mut slots = self.basements[self.overlapping(range)].iter();
+        slots.all(|slot| slot.part.get().is_some_and(|basement| basement.inside(range).next().is_none()))
     }
 
     /// Number of keys.
@@ -237,8 +238,25 @@ impl Leaf {
         self.basements.partition_point(|slot| &slot.first_key[..] <= key).saturating_sub(1)
     }
 
+    /// The basements whose ranges have something in common with a range.
+    fn overlapping(&self, range: &KeyRange) -> Range<usize> {
+        let Some((_, behind_first)) = self.basements.split_first() else { return 0..0 };
+        if range.is_empty() {
+            return 0..0;
+        }
+        let from = behind_first.partition_point(|slot| range.lower.reaches(&slot.first_key));
+        let to = behind_first.partition_point(|slot| range.upper.is_above(&slot.first_key));
+        from..to + 1
+    }
+
+    /// True if a range covers basement `index` of those that overlap it: only the outermost may reach beyond it.
+    fn is_covered(&self, range: &KeyRange, overlapping: &Range<usize>, index: usize) -> bool {
+        let is_inner = index > overlapping.start && index + 1 < overlapping.end;
+        is_inner || range.covers(&self.range_of(index))
+    }
+
     /// The range of basement `index` in the leaf's coordinates; open at the leaf's ends.
-    pub(crate) fn range_of(&self, index: usize) -> KeyRange {
+    fn range_of(&self, index: usize) -> KeyRange {
         let lower =
             if index == 0 { Bound::least() } else { Bound::before(self.basements[index].first_key.clone()) };
         let upper = match self.basements.get(index + 1) {
@@ -259,11 +277,11 @@ impl Leaf {
         }
         let mut dead = vec![false; self.basements.len()];
         for range in ranges {
-            for (index, slot) in self.basements.iter().enumerate() {
-                let own = self.range_of(index);
-                if range.covers(&own) {
+            let overlapping = self.overlapping(range);
+            for index in overlapping.clone() {
+                if self.is_covered(range, &overlapping, index) {
                     dead[index] = true;
-                } else if slot.part.get().is_none() && !range.intersection(&own).is_empty() {
+                } else if self.basements[index].part.get().is_none() {
                     return Some(NotLoaded(index as u32));
                 }
             }
@@ -279,18 +297,16 @@ impl Leaf {
 
     /// Applies a range delete. Basements that it covers whole are dropped unread.
     pub(crate) fn delete_range(&mut self, range: &KeyRange, msn: Msn) {
-        let covered: Vec<bool> =
-            (0..self.basements.len()).map(|index| range.covers(&self.range_of(index))).collect();
-        let touched: Vec<bool> = (0..self.basements.len())
-            .map(|index| !covered[index] && !range.intersection(&self.range_of(index)).is_empty())
-            .collect();
-        for (index, slot) in self.basements.iter_mut().enumerate() {
-            if covered[index] {
+        let overlapping = self.overlapping(range);
+        for index in overlapping.clone() {
+            let is_covered = self.is_covered(range, &overlapping, index);
+            let slot = &mut self.basements[index];
+            if is_covered {
                 slot.part = Part::new(Basement::default());
                 slot.bytes = 0;
                 slot.entries = 0;
                 slot.msn = slot.msn.max(msn);
-            } else if touched[index] {
+            } else {
                 // Only what changes is marked changed: most fragments end in the gap between two keys.
                 let loaded = slot.part.get().expect("missing_for() was asked before");
                 if loaded.inside(range).next().is_some() {
@@ -421,5 +437,42 @@ mod tests {
         assert_eq!(leaf.bytes_in(&first), 0);
         assert!(!leaf.is_empty_in(&first));
         assert!(leaf.is_empty_in(&KeyRange::prefix("a")));
+    }
+    #[test]
+    fn what_a_range_overlaps_and_covers_is_what_intersections_say() {
+        let words = ["", "a", "a\0", "ab", "abc", "b", "ba", "c"];
+        let bounds: Vec<_> =
+            words.iter().flat_map(|&word| [Bound::before(word), Bound::after(word)]).collect();
+        for firsts in [&[][..], &["a"], &["", "ab"], &["a", "ab", "b"], &["a", "a\0", "abc", "ba", "c"]] {
+            let mut leaf = Leaf::default();
+            for first in firsts {
+                leaf.push_basement(vec![(Bytes::from(*first), Bytes::from("12345"))], 0, Msn::default());
+            }
+            for lower in &bounds {
+                for upper in &bounds {
+                    let range = KeyRange::new(lower.clone(), upper.clone());
+                    let own = (0..firsts.len()).map(|index| leaf.range_of(index));
+                    let overlapping: Vec<_> = own.map(|own| !range.intersection(&own).is_empty()).collect();
+                    let found = leaf.overlapping(&range);
+                    for (index, overlaps) in overlapping.into_iter().enumerate() {
+                        assert_eq!(found.contains(&index), overlaps, "{firsts:?} {range} {index}");
+                        if overlaps {
+                            let covered = range.covers(&leaf.range_of(index));
+                            assert_eq!(
+                                leaf.is_covered(&range, &found, index),
+                                covered,
+                                "{firsts:?} {range} {index}"
+                            );
+                        }
+                    }
+                    let inside = firsts.iter().filter(|first| range.contains(first.as_bytes()));
+                    assert_eq!(
+                        leaf.bytes_in(&range),
+                        inside.map(|first| first.len() + 5).sum(),
+                        "{firsts:?} {range}"
+                    );
+                }
+            }
+        }
     }
 }

@@ -144,10 +144,11 @@ impl Volume {
         for index in [left, left + 1] {
             let shown = self.shown_by(parent, own, index)?;
             (bytes, edges) = (bytes + shown.0, edges + shown.1);
+            if bytes > self.shape.node_bytes / 4 * 3 || edges > self.shape.fanout / 4 * 3 {
+                return Ok(false);
+            }
         }
-        let most = self.shape.node_bytes / 4 * 3;
-        let fits = bytes <= most && edges <= self.shape.fanout / 4 * 3;
-        Ok(fits && self.grown_by_joining(parent, own, left)? <= self.shape.node_bytes)
+        Ok(self.grown_by_joining(parent, own, left)? <= self.shape.node_bytes)
     }
 
     /// Bytes by which what is behind an edge and the next one grows when both are joined, at most: each name takes back what only one of the two
@@ -202,12 +203,13 @@ impl Volume {
             None => self.node(id)?,
         };
         let state = node.state.read();
-        let all = KeyRange::all();
-        let visible = visible.as_ref().unwrap_or(&all);
         Ok(match &state.body {
-            Body::Leaf(leaf) => (leaf.bytes_in(visible), 0),
+            Body::Leaf(leaf) => (visible.map_or_else(|| leaf.bytes(), |visible| leaf.bytes_in(&visible)), 0),
             Body::Interior(interior) => {
-                let seen = &interior.children[interior.indexes_in(visible)];
+                let seen = match &visible {
+                    Some(visible) => &interior.children[interior.indexes_in(visible)],
+                    None => &interior.children[..],
+                };
                 (seen.iter().map(|child| child.buffer_bytes).sum(), seen.len())
             }
         })
