@@ -1,158 +1,45 @@
 //! Listings.
 //!
 //! Names come in the order of their keys, which are the index's own, so a listing goes on behind a *name*, whatever came
-//! or went meanwhile: what was there all along is neither skipped nor repeated. A cookie is the number of a
-//! reply; the handle remembers the names of its latest replies, and of older ones each 64th (an *anchor*), from
-//! which it counts on.
+//! or went meanwhile: what was there all along is neither skipped nor repeated. Which name that is, a cookie tells (`places.rs`).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pando_engine::{Bound, KeyRange, ScanLimit, Tree};
-use parking_lot::Mutex;
+use pando_engine::{Bound, KeyRange, Scan, ScanLimit, Tree};
 
-use crate::hash::{NameSet, NumberMap};
 use crate::inode::Inode;
 use crate::link::{Found, linked_number};
-use crate::locks::{self, Rank};
 use crate::names::Names;
 use crate::operations::{DirectoryEntry, FileType, InodeNumber, ROOT, SNAPSHOTS};
-use crate::schema::{NameRecord, key};
+use crate::places::{BEHIND_DOT, BEHIND_DOTS, BEHIND_SNAPSHOTS};
+use crate::schema::{NameRecord, key, number};
 use crate::{Error, FileSystem, Result, snapshot, store};
 
-/// Cookie behind `.`.
-const BEHIND_DOT: u64 = 1;
-/// Cookie behind `..`.
-const BEHIND_DOTS: u64 = 2;
-/// Cookie behind the directory of the snapshots, which comes third where it is shown; those of names are larger.
-const BEHIND_SNAPSHOTS: u64 = 3;
-
-/// Replies whose names a handle remembers.
-const RECENT_MAX: usize = 16_384;
-/// Older replies, of which one is remembered.
-const ANCHOR_STEP: u64 = 64;
-/// Names that a handle collects at most to learn that the directory is complete.
-const COLLECTED_MAX: usize = 1 << 20;
 /// Names asked of the engine at once.
 const CHUNK: usize = 128;
 
-/// Open listings.
-pub(crate) struct Listings {
-    next: AtomicU64,
-    handles: Mutex<NumberMap<u64, Arc<locks::Mutex<Listing>>>>,
-}
+/// Names among which a cookie is looked for in the midst of a reply, before it is looked for among all.
+const REPLY_NAMES_MAX: usize = 4096;
 
-impl Listings {
-    pub(crate) fn new() -> Self {
-        Self { next: AtomicU64::new(1), handles: Mutex::default() }
-    }
-
-    fn open(&self, inode: InodeNumber) -> u64 {
-        let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        let listing = Arc::new(locks::Mutex::new(Rank::Handle, handle, Listing::new(inode)));
-        self.handles.lock().insert(handle, listing);
-        handle
-    }
-
-    fn get(&self, handle: u64) -> Result<Arc<locks::Mutex<Listing>>> {
-        self.handles.lock().get(&handle).cloned().ok_or(Error::Invalid)
-    }
-
-    pub(crate) fn close(&self, handle: u64) {
-        self.handles.lock().remove(&handle);
-    }
-}
-
-/// Where a listing goes on: behind a name (empty: at the first), then so many names further.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where a reply has come to: behind a name (empty: at the first), whose cookie this is.
 struct Position {
+    cookie: u64,
     name: Bytes,
-    skip: u64,
-}
-
-/// What one handle remembers.
-struct Listing {
-    inode: InodeNumber,
-    /// Cookie of the latest reply.
-    latest: u64,
-    recent: BTreeMap<u64, Bytes>,
-    anchors: BTreeMap<u64, Bytes>,
-    /// The cookie behind which nothing followed, and the version of the names then.
-    end: Option<(u64, u64)>,
-    /// All names since the start, while they were read one after the other, and the version of the names at the start.
-    collected: Option<(u64, NameSet)>,
-}
-
-impl Listing {
-    fn new(inode: InodeNumber) -> Self {
-        Self {
-            inode,
-            latest: BEHIND_SNAPSHOTS,
-            recent: BTreeMap::new(),
-            anchors: BTreeMap::from([(BEHIND_SNAPSHOTS, Bytes::new())]),
-            end: None,
-            collected: None,
-        }
-    }
-
-    /// Where the listing goes on behind a cookie.
-    fn position(&self, cookie: u64) -> Position {
-        if let Some(name) = self.recent.get(&cookie) {
-            return Position { name: name.clone(), skip: 0 };
-        }
-        match self.anchors.range(..=cookie).next_back() {
-            Some((anchor, name)) => Position { name: name.clone(), skip: cookie - anchor },
-            None => Position { name: Bytes::new(), skip: 0 },
-        }
-    }
-
-    /// The listing goes on at a place that is not behind the latest reply: from here on cookies count from there.
-    fn jump(&mut self, name: &Bytes) {
-        self.latest += 1;
-        self.anchors.insert(self.latest, name.clone());
-        self.collected = None;
-    }
-
-    /// Remembers a reply.
-    fn remember(&mut self, name: Bytes) {
-        self.latest += 1;
-        if let Some((_, names)) = &mut self.collected {
-            names.insert(name.clone());
-            if names.len() > COLLECTED_MAX {
-                self.collected = None;
-            }
-        }
-        self.recent.insert(self.latest, name);
-        if self.recent.len() > RECENT_MAX
-            && let Some((cookie, name)) = self.recent.pop_first()
-            && cookie.is_multiple_of(ANCHOR_STEP)
-        {
-            self.anchors.insert(cookie, name);
-        }
-    }
 }
 
 impl FileSystem {
-    pub(crate) fn open_listing(&self, number: InodeNumber) -> Result<u64> {
-        let inode = self.inode(number)?;
-        if inode.is_directory() { Ok(self.listings.open(number)) } else { Err(Error::NotADirectory) }
-    }
-
     pub(crate) fn read_listing(
         &self,
         number: InodeNumber,
-        handle: u64,
         cookie: u64,
         attributes: bool,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<()> {
         let directory = self.inode(number)?;
-        let listing = self.listings.get(handle)?;
-        let mut listing = listing.lock();
-        if listing.inode != number || !directory.is_directory() {
-            return Err(Error::Invalid);
+        if !directory.is_directory() {
+            return Err(Error::NotADirectory);
         }
         if number == SNAPSHOTS {
             return self.list_snapshots(cookie, emit);
@@ -163,16 +50,14 @@ impl FileSystem {
             return Ok(());
         }
         let mut emitted = cookie < first;
-        let start = cookie.max(BEHIND_SNAPSHOTS);
-        let Position { name: mut behind, mut skip } = listing.position(start);
-        if start != listing.latest {
-            listing.jump(&behind);
-        }
+        let cookie = cookie.max(BEHIND_SNAPSHOTS);
+        let mut at = None;
         loop {
             let epoch = self.namespace.read();
             let mut names = directory.names()?;
             // The reader asks once more before it believes that it has seen all.
-            if listing.end == Some((start, names.version())) {
+            let version = names.version();
+            if at.is_none() && names.places().is_end(cookie, version) {
                 return Ok(());
             }
             let path = match directory.path(*epoch) {
@@ -180,19 +65,18 @@ impl FileSystem {
                 Err(Error::NotFound) => return Ok(()),
                 path => path?,
             };
-            if start == BEHIND_SNAPSHOTS && behind.is_empty() && !names.is_complete() {
-                listing.collected = Some((names.version(), NameSet::default()));
-            }
+            let at = match &mut at {
+                Some(at) => at,
+                None => at.insert(self.begin_reply(&path, &mut names, cookie)?),
+            };
             let chunk = Chunk { directory: &directory, path: &path, attributes };
-            match self.read_chunk(
-                &chunk,
-                &mut names,
-                &mut listing,
-                &mut behind,
-                &mut skip,
-                &mut emitted,
-                emit,
-            ) {
+            let before = at.cookie;
+            let read = self.read_chunk(&chunk, &mut names, at, emit);
+            if at.cookie != before {
+                emitted = true;
+                names.places().remember(at.cookie, at.name.clone());
+            }
+            match read {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 // What was emitted is a reply; the rest is asked for again.
@@ -202,88 +86,123 @@ impl FileSystem {
         }
     }
 
-    /// Emits the next names; false when the directory or the reader's room is at its end.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one listing's state, borrowed one by one")]
-    fn read_chunk(
-        &self,
-        chunk: &Chunk,
-        names: &mut Names,
-        listing: &mut Listing,
-        behind: &mut Bytes,
-        skip: &mut u64,
-        emitted: &mut bool,
-        emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
-    ) -> Result<bool> {
-        let prefix = key::children_prefix(chunk.path);
+    /// Where the reply to a cookie begins.
+    fn begin_reply(&self, path: &[u8], names: &mut Names, cookie: u64) -> Result<Position> {
+        let name = match cookie {
+            BEHIND_SNAPSHOTS => Bytes::new(),
+            cookie => match names.places().name(cookie) {
+                Some(name) => name,
+                None => self.find_place(path, names, cookie)?,
+            },
+        };
+        let version = names.version();
+        if name.is_empty() && !names.is_complete() {
+            names.places().collect(version);
+        }
+        names.places().begin(&name);
+        let cookie = if name.is_empty() { BEHIND_SNAPSHOTS } else { cookie };
+        Ok(Position { cookie, name })
+    }
+
+    /// Looks for the name of a cookie that is not remembered: first in the replies of late. If it is not there any more either, a listing that
+    /// stood on it when it was removed, very long ago, begins again: to repeat names is better than to leave some out.
+    fn find_place(&self, path: &[u8], names: &mut Names, cookie: u64) -> Result<Bytes> {
+        let near = names.places().begins().into_iter().map(|begin| (begin, REPLY_NAMES_MAX));
+        for (mut behind, mut room) in near.chain([(Bytes::new(), usize::MAX)]) {
+            while room > 0 {
+                let scan = self.scan_names(path, &behind)?;
+                for (key, _) in &scan.entries {
+                    let name = key::name_of_child(path, key);
+                    if names.cookie_of(name) == cookie {
+                        return Ok(Bytes::copy_from_slice(name));
+                    }
+                }
+                room = room.saturating_sub(scan.entries.len());
+                match scan.entries.last() {
+                    Some((key, _)) if scan.rest.is_some() => {
+                        behind = Bytes::copy_from_slice(key::name_of_child(path, key));
+                    }
+                    _ => break,
+                }
+            }
+        }
+        Ok(Bytes::new())
+    }
+
+    /// Some of the names of a directory behind one; none only if there are no more.
+    fn scan_names(&self, path: &[u8], behind: &[u8]) -> Result<Scan> {
+        let prefix = key::children_prefix(path);
         let mut range = KeyRange::prefix(prefix.clone());
         if !behind.is_empty() {
             // The least key above a name's own.
             range.lower = Bound::before([&prefix[..], behind, b"\0"].concat());
         }
-        let mut scan =
-            self.store.scan(Tree::Metadata, &range, ScanLimit { entries: CHUNK, bytes: 1 << 18 })?;
-        while scan.entries.is_empty()
-            && let Some(rest) = &scan.rest
-        {
-            scan = self.store.scan(Tree::Metadata, rest, ScanLimit { entries: CHUNK, bytes: 1 << 18 })?;
-        }
-        for (entry_key, value) in &scan.entries {
-            let name = Bytes::copy_from_slice(&entry_key[prefix.len()..]);
-            if *skip > 0 {
-                *skip -= 1;
-                *behind = name;
-                continue;
+        let limit = ScanLimit { entries: CHUNK, bytes: 1 << 18 };
+        loop {
+            let scan = self.store.scan(Tree::Metadata, &range, limit)?;
+            match &scan.rest {
+                Some(rest) if scan.entries.is_empty() => range = rest.clone(),
+                _ => return Ok(scan),
             }
-            let stored = match names.known(&name) {
-                Some(_) => None,
-                None => Some(store::decode_name(entry_key, value)?),
-            };
-            if !self.emit_entry(chunk, names, listing.latest + 1, &name, stored, emit)? {
-                return Ok(false);
-            }
-            *emitted = true;
-            listing.remember(name.clone());
-            *behind = name;
         }
-        if scan.rest.is_none() {
-            listing.end = Some((listing.latest, names.version()));
-            if let Some((version, all)) = listing.collected.take()
-                && version == names.version()
-            {
-                names.set_complete(all);
-            }
-            return Ok(false);
-        }
-        Ok(true)
     }
 
-    /// Emits one name; false if there was no room. `stored` is what lies under the name, if its inode is not known.
+    /// Emits the next names; false when the directory or the reader's room is at its end.
+    fn read_chunk(
+        &self,
+        chunk: &Chunk,
+        names: &mut Names,
+        at: &mut Position,
+        emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
+    ) -> Result<bool> {
+        let scan = self.scan_names(chunk.path, &at.name)?;
+        for (key, value) in &scan.entries {
+            let name = Bytes::copy_from_slice(key::name_of_child(chunk.path, key));
+            let cookie = names.cookie_of(&name);
+            if !self.emit_entry(chunk, names, cookie, &name, (key, value), emit)? {
+                return Ok(false);
+            }
+            names.places().pass(at.cookie, cookie, &name);
+            *at = Position { cookie, name };
+        }
+        if scan.rest.is_some() {
+            return Ok(true);
+        }
+        let version = names.version();
+        if let Some(all) = names.places().end(at.cookie, version) {
+            names.set_complete(all);
+        }
+        Ok(false)
+    }
+
+    /// Emits one name, with its key and what the index says under it; false if there was no room.
     fn emit_entry(
         &self,
         chunk: &Chunk,
         names: &mut Names,
         cookie: u64,
         name: &Bytes,
-        stored: Option<NameRecord>,
+        (key, value): (&[u8], &Bytes),
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<bool> {
         let mut entry = |inode, file_type, attributes| {
             emit(&DirectoryEntry { cookie, name: name.clone(), inode, file_type, attributes })
         };
-        // A file with several links has its record elsewhere, which is not read for its number and type alone.
-        if let Some(NameRecord::Redirect(redirect)) = &stored
-            && !chunk.attributes
-        {
-            return Ok(entry(linked_number(chunk.directory, redirect), redirect.file_type, None));
-        }
-        let inode = match stored {
-            Some(stored) => self.inode_of(chunk.directory, name, stored)?,
-            None => {
-                let inode = names.known(name).and_then(|number| self.table.get(number));
-                Found::kept_by_names(
-                    inode.expect("IN-2: the names of a directory know only inodes in the table"),
-                )
-            }
+        let inode = match names.known(name) {
+            Some(number) => Found::kept_by_names(
+                self.table.get(number).expect("IN-2: the names of a directory know only inodes in the table"),
+            ),
+            None => match store::decode_name(key, value)? {
+                // A file with several links has its record elsewhere, which is not read for its number and type alone.
+                NameRecord::Redirect(redirect) if !chunk.attributes => {
+                    return Ok(entry(linked_number(chunk.directory, &redirect), redirect.file_type, None));
+                }
+                NameRecord::Inode(record) if !chunk.attributes => {
+                    let number = number::visible(record.number, chunk.directory.delta());
+                    return Ok(entry(InodeNumber(number), record.file_type, None));
+                }
+                stored => self.inode_of(chunk.directory, name, stored)?,
+            },
         };
         // The kernel takes one off the count of links when it hears of an unlink. Had it heard of the lower count before, it would come
         // to one too few.
@@ -334,44 +253,4 @@ fn emit_dots(
         let name = Bytes::from_static(name);
         emit(&DirectoryEntry { cookie, name, inode, file_type: FileType::Directory, attributes: None })
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name(number: u64) -> Bytes {
-        format!("{number:08}").into()
-    }
-
-    #[test]
-    fn an_old_cookie_is_found_from_an_anchor() {
-        let mut listing = Listing::new(InodeNumber(1));
-        let count = RECENT_MAX as u64 + 1000;
-        for number in 0..count {
-            listing.remember(name(number));
-        }
-        let cookie_of = |number: u64| number + BEHIND_SNAPSHOTS + 1;
-        assert_eq!(listing.position(cookie_of(count - 1)), Position { name: name(count - 1), skip: 0 });
-        let old = listing.position(cookie_of(100));
-        assert_eq!(
-            old,
-            Position { name: name(cookie_of(0).div_ceil(64) * 64 - 4), skip: cookie_of(100) - 64 }
-        );
-        assert_eq!(listing.position(BEHIND_SNAPSHOTS), Position { name: Bytes::new(), skip: 0 });
-        assert!(listing.recent.len() <= RECENT_MAX);
-    }
-
-    #[test]
-    fn cookies_after_a_jump_count_from_there() {
-        let mut listing = Listing::new(InodeNumber(1));
-        listing.remember(name(5));
-        listing.remember(name(6));
-        listing.jump(&name(2));
-        let at = listing.latest;
-        assert_eq!(listing.position(at), Position { name: name(2), skip: 0 });
-        listing.remember(name(3));
-        assert_eq!(listing.position(BEHIND_SNAPSHOTS + 2), Position { name: name(6), skip: 0 });
-        assert_eq!(listing.position(at + 1), Position { name: name(3), skip: 0 });
-    }
 }

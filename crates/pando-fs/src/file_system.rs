@@ -10,7 +10,6 @@ use pando_engine::{Background, Batch, Direction, Engine, FormatOptions, KeyRange
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, SystemClock};
-use crate::dir::Listings;
 use crate::inode::{Inode, Place};
 use crate::locks::{self, Rank};
 use crate::names::NameBudget;
@@ -36,7 +35,6 @@ pub struct FileSystem {
     pub(crate) numbers: Numbers,
     pub(crate) budget: Arc<NameBudget>,
     pub(crate) parked: Parked,
-    pub(crate) listings: Listings,
     /// The snapshots that inodes in memory lie in, by number.
     pub(crate) views: Mutex<HashMap<InodeNumber, Weak<View>>>,
     /// How many hold a snapshot, by its number.
@@ -129,7 +127,6 @@ impl FileSystem {
             numbers: Numbers::new(numbers::decode_counter(counter.as_ref())?),
             budget,
             parked: Parked::new(),
-            listings: Listings::new(),
             views: Mutex::default(),
             held: Mutex::default(),
             snapshots_listed: AtomicBool::new(false),
@@ -338,23 +335,14 @@ impl Operations for FileSystem {
         self.seek_file(inode, offset, what)
     }
 
-    fn open_directory(&self, inode: InodeNumber) -> Result<u64> {
-        self.open_listing(inode)
-    }
-
     fn read_directory(
         &self,
         inode: InodeNumber,
-        handle: u64,
         cookie: u64,
         attributes: bool,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<()> {
-        self.read_listing(inode, handle, cookie, attributes, emit)
-    }
-
-    fn close_directory(&self, _inode: InodeNumber, handle: u64) {
-        self.listings.close(handle);
+        self.read_listing(inode, cookie, attributes, emit)
     }
 
     fn get_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Bytes> {

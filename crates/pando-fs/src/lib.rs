@@ -28,6 +28,7 @@ mod names;
 mod numbers;
 pub mod operations;
 mod orphan;
+mod places;
 mod receive;
 mod rename;
 mod renames;

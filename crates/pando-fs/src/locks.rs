@@ -1,11 +1,10 @@
 //! Locks with ranks. The lock order, written down once:
 //!
-//! 1. [`Rank::Handle`]: one listing's memory of its replies.
-//! 2. [`Rank::Namespace`]: shared by every operation that makes a key; exclusive while a directory moves.
-//! 3. [`Rank::Names`]: the names of one directory; of several, in rising order of their inode numbers.
-//! 4. [`Rank::State`]: record and data of one inode; of several, in rising order of their inode numbers.
-//! 5. Leaf locks (plain `parking_lot`): an inode's place and cached path, a shard of the inode table, the parked
-//!    orphans, the number allocator, the table of handles, the tables of views and of held snapshots. Nothing is locked while one of them is held, but
+//! 1. [`Rank::Namespace`]: shared by every operation that makes a key; exclusive while a directory moves.
+//! 2. [`Rank::Names`]: the names of one directory; of several, in rising order of their inode numbers.
+//! 3. [`Rank::State`]: record and data of one inode; of several, in rising order of their inode numbers.
+//! 4. Leaf locks (plain `parking_lot`): an inode's place and cached path, a shard of the inode table, the parked
+//!    orphans, the number allocator, the tables of views and of held snapshots. Nothing is locked while one of them is held, but
 //!    that the allocator calls the engine.
 //!
 //! No lock is held across device I/O: a miss returns through all of them. Debug builds assert the order.
@@ -15,7 +14,6 @@ use std::ops::{Deref, DerefMut};
 /// Where a lock stands in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    Handle,
     Namespace,
     Names,
     State,

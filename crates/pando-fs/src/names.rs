@@ -9,24 +9,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-use crate::hash::{NameMap, NameSet};
+use crate::hash::{NameMap, NameSet, Seed};
 use crate::operations::InodeNumber;
+use crate::places::{self, Places};
 
 /// Bytes that a remembered name costs on top of its own.
 const NAME_OVERHEAD: usize = 48;
 
-/// Memory for the names of complete directories.
+/// What the names of all directories share: memory, and the seed of the cookies in listings.
 pub(crate) struct NameBudget {
     used: AtomicUsize,
     limit: usize,
+    seed: Seed,
 }
 
 impl NameBudget {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { used: AtomicUsize::new(0), limit }
+        Self { used: AtomicUsize::new(0), limit, seed: Seed::default() }
     }
 
-    fn take(&self, bytes: usize) -> bool {
+    pub(crate) fn take(&self, bytes: usize) -> bool {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if used > self.limit {
             self.used.fetch_sub(bytes, Ordering::Relaxed);
@@ -34,19 +36,78 @@ impl NameBudget {
         used <= self.limit
     }
 
-    fn give_back(&self, bytes: usize) {
+    pub(crate) fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// The cookie of a name in listings.
+    pub(crate) fn cookie_of(&self, name: &[u8]) -> u64 {
+        places::cookie_of(self.seed, name)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+/// Names whose memory is counted.
+pub(crate) struct Charged {
+    names: NameSet,
+    bytes: usize,
+    budget: Arc<NameBudget>,
+}
+
+impl Charged {
+    pub(crate) fn new(budget: Arc<NameBudget>) -> Self {
+        Self { names: NameSet::default(), bytes: 0, budget }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    fn contains(&self, name: &[u8]) -> bool {
+        self.names.contains(name)
+    }
+
+    /// False, and nothing is done, if there is no memory for one more.
+    pub(crate) fn insert(&mut self, name: Bytes) -> bool {
+        let cost = name.len() + NAME_OVERHEAD;
+        if !self.budget.take(cost) {
+            return false;
+        }
+        if self.names.insert(name) {
+            self.bytes += cost;
+        } else {
+            self.budget.give_back(cost);
+        }
+        true
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        if self.names.remove(name) {
+            let cost = name.len() + NAME_OVERHEAD;
+            self.bytes -= cost;
+            self.budget.give_back(cost);
+        }
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
     }
 }
 
 /// The names of one directory.
 pub(crate) struct Names {
     known: NameMap<InodeNumber>,
-    complete: Option<NameSet>,
-    charged: usize,
+    complete: Option<Charged>,
     budget: Arc<NameBudget>,
     /// Counts changes, so that a listing can tell whether it saw one state of the directory.
     version: u64,
+    places: Option<Box<Places>>,
 }
 
 impl Names {
@@ -54,11 +115,21 @@ impl Names {
     pub(crate) fn new(budget: Arc<NameBudget>, just_made: bool) -> Self {
         Self {
             known: NameMap::default(),
-            complete: just_made.then(NameSet::default),
-            charged: 0,
+            complete: just_made.then(|| Charged::new(budget.clone())),
             budget,
             version: 0,
+            places: None,
         }
+    }
+
+    /// What listings remember.
+    pub(crate) fn places(&mut self) -> &mut Places {
+        self.places.get_or_insert_with(|| Box::new(Places::new(self.budget.clone())))
+    }
+
+    /// The cookie of a name in listings.
+    pub(crate) fn cookie_of(&self, name: &[u8]) -> u64 {
+        self.budget.cookie_of(name)
     }
 
     /// The inode of a name, if it is in the inode table.
@@ -92,58 +163,32 @@ impl Names {
     /// A name came to be.
     pub(crate) fn insert(&mut self, name: &Bytes) {
         self.version += 1;
-        let cost = name.len() + NAME_OVERHEAD;
-        if let Some(names) = &mut self.complete
-            && !names.contains(name)
-        {
-            if self.budget.take(cost) {
-                self.charged += cost;
-                names.insert(name.clone());
-            } else {
-                self.forget_completeness();
-            }
-        }
+        self.complete.take_if(|names| !names.insert(name.clone()));
     }
 
     /// A name is gone.
     pub(crate) fn remove(&mut self, name: &[u8]) {
         self.version += 1;
         self.known.remove(name);
-        if let Some(names) = &mut self.complete
-            && names.remove(name)
-        {
-            let cost = name.len() + NAME_OVERHEAD;
-            self.charged -= cost;
-            self.budget.give_back(cost);
+        if let Some(names) = &mut self.complete {
+            names.remove(name);
+        }
+        // A listing may stand on it.
+        if let Some(places) = &mut self.places {
+            places.remember(self.budget.cookie_of(name), Bytes::copy_from_slice(name));
         }
     }
 
-    /// These are all names there are; taken if there is room for them.
-    pub(crate) fn set_complete(&mut self, names: NameSet) {
-        self.forget_completeness();
-        let cost = names.iter().map(|name| name.len() + NAME_OVERHEAD).sum();
-        if self.budget.take(cost) {
-            self.charged = cost;
-            self.complete = Some(names);
-        }
+    /// These are all names there are.
+    pub(crate) fn set_complete(&mut self, names: Charged) {
+        self.complete = Some(names);
     }
 
     /// Nothing is known any more, since all of it has changed. Returns the names whose inodes were known.
     pub(crate) fn forget(&mut self) -> Vec<Bytes> {
         self.version += 1;
-        self.forget_completeness();
-        std::mem::take(&mut self.known).into_keys().collect()
-    }
-
-    fn forget_completeness(&mut self) {
-        self.budget.give_back(std::mem::take(&mut self.charged));
         self.complete = None;
-    }
-}
-
-impl Drop for Names {
-    fn drop(&mut self) {
-        self.forget_completeness();
+        std::mem::take(&mut self.known).into_keys().collect()
     }
 }
 
@@ -161,7 +206,7 @@ mod tests {
         assert!(names.is_absent(b"c") && !names.is_absent(b"a"));
         names.insert(&Bytes::from_static(b"c"));
         assert!(!names.is_absent(b"d"));
-        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
@@ -171,6 +216,6 @@ mod tests {
         names.insert(&Bytes::from_static(b"a"));
         names.remove(b"a");
         assert!(names.is_absent(b"a"));
-        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+        assert_eq!(budget.used(), 0);
     }
 }

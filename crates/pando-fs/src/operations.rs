@@ -303,20 +303,16 @@ pub trait Operations: Send + Sync {
     ) -> Result<u64>;
     /// The offset of the next data or hole at or behind `offset`; `NoData` (ENXIO) behind the end.
     fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64>;
-    /// Starts a listing; the handle is given to `read_directory` and `close_directory`.
-    fn open_directory(&self, inode: InodeNumber) -> Result<u64>;
     /// Names behind `cookie` (0: from the start), `.` and `..` first, given to `emit` in order until it answers false,
-    /// which says that this name found no room and will be asked for again. With `attributes`, entries carry them.
+    /// which says that this name found no room and will be asked for again. With `attributes`, entries carry them. The cookie of an
+    /// entry stays good for as long as a reference to the directory is held, whoever uses it, also when the name is removed.
     fn read_directory(
         &self,
         inode: InodeNumber,
-        handle: u64,
         cookie: u64,
         attributes: bool,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<()>;
-    /// Ends a listing.
-    fn close_directory(&self, inode: InodeNumber, handle: u64);
     /// The value of an extended attribute. `NoAttribute` (ENODATA) if there is none.
     fn get_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Bytes>;
     /// All names of extended attributes, each ended by NUL.

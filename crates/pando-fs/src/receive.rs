@@ -190,7 +190,9 @@ impl FileSystem {
             let mut batch = Batch::new();
             batch.put(Tree::Metadata, name_key, snapshot.encode());
             batch.delete(Tree::Metadata, key::receiving_key(snapshot.number.0));
-            fs.store.apply(batch)
+            fs.store.apply(batch)?;
+            fs.note_snapshots_changed();
+            Ok(())
         })?;
         self.sync()
     }

@@ -160,7 +160,19 @@ impl FileSystem {
             origin: None,
         };
         batch.put(Tree::Metadata, name_key, snapshot.encode());
-        self.store.apply(batch)
+        self.store.apply(batch)?;
+        self.note_snapshots_changed();
+        Ok(())
+    }
+
+    /// The names in the directory of the snapshots have changed. Who keeps a listing of it tells by its times that it is an old one. The name
+    /// space lock is held exclusively.
+    pub(crate) fn note_snapshots_changed(&self) {
+        if let Some(directory) = self.table.get(SNAPSHOTS) {
+            let now = self.now();
+            let mut state = directory.write_any();
+            (state.record.modified, state.record.changed) = (now, now);
+        }
     }
 
     /// Adds to the batch what makes the snapshot with this number of a tree. The name space lock is held exclusively.
@@ -232,6 +244,7 @@ impl FileSystem {
         self.store.apply(batch)?;
         self.settle_evicted(&mut states, evicted);
         self.set_view_gone(snapshot.number);
+        self.note_snapshots_changed();
         // No path in it that is remembered leads anywhere.
         *epoch += 1;
         Ok(())

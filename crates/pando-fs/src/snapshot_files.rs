@@ -170,14 +170,9 @@ impl Operations for SnapshotFiles {
         self.fs.seek(self.inside(inode), offset, what)
     }
 
-    fn open_directory(&self, inode: InodeNumber) -> Result<u64> {
-        self.fs.open_directory(self.inside(inode))
-    }
-
     fn read_directory(
         &self,
         inode: InodeNumber,
-        handle: u64,
         cookie: u64,
         attributes: bool,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
@@ -189,11 +184,7 @@ impl Operations for SnapshotFiles {
             }
             fits
         };
-        self.fs.read_directory(self.inside(inode), handle, cookie, attributes, &mut counting)
-    }
-
-    fn close_directory(&self, inode: InodeNumber, handle: u64) {
-        self.fs.close_directory(self.inside(inode), handle);
+        self.fs.read_directory(self.inside(inode), cookie, attributes, &mut counting)
     }
 
     fn get_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Bytes> {

@@ -248,15 +248,13 @@ fn a_sticky_directory_protects_links_of_others() {
 
 /// The names of the root with their inodes, and what a listing with attributes says of their links; its references are given back.
 fn listed(volume: &Volume, with_attributes: bool) -> Vec<(Vec<u8>, InodeNumber, FileType, Option<u32>)> {
-    let handle = volume.fs.open_directory(ROOT).unwrap();
     let mut found = Vec::new();
     let mut emit = |entry: &pando_fs::operations::DirectoryEntry| {
         let links = entry.attributes.map(|attributes| attributes.links);
         found.push((entry.name.to_vec(), entry.inode, entry.file_type, links));
         true
     };
-    volume.fs.read_directory(ROOT, handle, 2, with_attributes, &mut emit).unwrap();
-    volume.fs.close_directory(ROOT, handle);
+    volume.fs.read_directory(ROOT, 2, with_attributes, &mut emit).unwrap();
     for (_, inode, _, links) in &found {
         volume.fs.forget(*inode, u64::from(links.is_some()));
     }

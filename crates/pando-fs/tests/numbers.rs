@@ -43,14 +43,12 @@ fn numbers(volume: &Volume) -> BTreeMap<String, InodeNumber> {
     let mut numbers = BTreeMap::new();
     let mut directories = vec![(String::new(), ROOT)];
     while let Some((path, inode)) = directories.pop() {
-        let handle = volume.fs.open_directory(inode).unwrap();
         let mut listed = Vec::new();
         let mut emit = |entry: &pando_fs::operations::DirectoryEntry| {
             listed.push(entry.clone());
             true
         };
-        volume.fs.read_directory(inode, handle, 0, false, &mut emit).unwrap();
-        volume.fs.close_directory(inode, handle);
+        volume.fs.read_directory(inode, 0, false, &mut emit).unwrap();
         for entry in listed.split_off(2) {
             let path = format!("{path}/{}", entry.name.escape_ascii());
             let found = volume.fs.lookup(inode, &entry.name).unwrap().attributes;

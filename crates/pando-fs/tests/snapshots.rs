@@ -287,7 +287,6 @@ fn what_is_in_use_at_a_roll_back_is_gone_but_the_root() {
     waiting(&*volume.fs, |fs| fs.unlink(&volume.caller, a, b"f20")).unwrap();
     let temporary = volume.fs.make_temporary(&volume.caller, b, 0o600).unwrap().attributes.inode;
     volume.write(temporary, 0, b"temporary");
-    let listing = volume.fs.open_directory(ROOT).unwrap();
     let vanished = waiting(&*volume.fs, |fs| fs.roll_back(b"one")).unwrap();
     for name in [&b"a"[..], b"b", b"top"] {
         assert!(vanished.names.contains(&name.to_vec().into()));
@@ -306,9 +305,7 @@ fn what_is_in_use_at_a_roll_back_is_gone_but_the_root() {
     assert_eq!(volume.fs.make_directory(&volume.caller, a, b"n", 0).map(drop), Err(Error::Stale));
     assert_eq!(volume.fs.make_temporary(&volume.caller, a, 0).map(drop), Err(Error::Stale));
     assert_eq!(volume.rename(a, "f3", ROOT, "n"), Err(Error::OtherTree));
-    let handle = volume.fs.open_directory(a).unwrap();
-    assert_eq!(volume.fs.read_directory(a, handle, 0, false, &mut |_| true), Err(Error::Stale));
-    volume.fs.close_directory(a, handle);
+    assert_eq!(volume.fs.read_directory(a, 0, false, &mut |_| true), Err(Error::Stale));
     // These live on.
     assert_eq!(volume.read(open, 0, 3), [21; 3]);
     assert_eq!(volume.read(temporary, 0, 20), b"temporary");
@@ -319,9 +316,8 @@ fn what_is_in_use_at_a_roll_back_is_gone_but_the_root() {
         names.push(entry.name.to_vec());
         true
     };
-    waiting(&*volume.fs, |fs| fs.read_directory(ROOT, listing, 2, false, &mut emit)).unwrap();
+    waiting(&*volume.fs, |fs| fs.read_directory(ROOT, 2, false, &mut emit)).unwrap();
     assert_eq!(names, [b"a", b"b"]);
-    volume.fs.close_directory(ROOT, listing);
     // The same names are other files.
     for (path, old) in paths.into_iter().zip(files) {
         assert_ne!(volume.walk(path).unwrap(), old);
@@ -376,7 +372,6 @@ fn listings_show_the_snapshots_if_they_are_told_to() {
     assert_eq!(volume.names(ROOT), [".snapshots", "a", "b"]);
     assert_eq!(volume.names(volume.walk(".snapshots/one").unwrap()), ["a", "b"]);
     // In pieces of one name each.
-    let handle = volume.fs.open_directory(ROOT).unwrap();
     let (mut cookie, mut names) = (0, Vec::new());
     loop {
         let before = cookie;
@@ -389,12 +384,11 @@ fn listings_show_the_snapshots_if_they_are_told_to() {
             }
             is_first
         };
-        waiting(&*volume.fs, |fs| fs.read_directory(ROOT, handle, before, true, &mut emit)).unwrap();
+        waiting(&*volume.fs, |fs| fs.read_directory(ROOT, before, true, &mut emit)).unwrap();
         if cookie == before {
             break;
         }
     }
-    volume.fs.close_directory(ROOT, handle);
     assert_eq!(names, [&b"."[..], b"..", b".snapshots", b"a", b"b"]);
     volume.fs.list_snapshots_directory(false);
     assert_eq!(volume.names(ROOT), ["a", "b"]);

@@ -33,13 +33,11 @@ fn snapshot(volume: &Volume, random: &mut Random, name: &[u8]) -> Result<()> {
         _ => {
             let root = fs.lookup(SNAPSHOTS, name)?.attributes.inode;
             let mut found = Vec::new();
-            let handle = fs.open_directory(root)?;
             let mut list = |entry: &pando_fs::operations::DirectoryEntry| {
                 found.extend(entry.attributes.map(|attributes| attributes.inode));
                 true
             };
-            let listed = fs.read_directory(root, handle, 0, true, &mut list);
-            fs.close_directory(root, handle);
+            let listed = fs.read_directory(root, 0, true, &mut list);
             for inode in found {
                 match fs.read(inode, 0, 100) {
                     Ok(_) | Err(Error::IsADirectory | Error::Stale) => {}
@@ -98,15 +96,14 @@ fn step(volume: &Volume, random: &mut Random) {
             Some(inode) => fs.link(*inode, to, new).map(Some),
             None => Ok(None),
         },
-        11 => fs.open_directory(at).and_then(|handle| {
+        11 => {
             let mut list = |entry: &pando_fs::operations::DirectoryEntry| {
                 held.extend(entry.attributes.map(|attributes| attributes.inode));
                 true
             };
-            let listed = fs.read_directory(at, handle, 0, true, &mut list);
-            fs.close_directory(at, handle);
+            let listed = fs.read_directory(at, 0, true, &mut list);
             listed.map(|()| None)
-        }),
+        }
         // Of directories only those without others: clones of clones would fill the volume.
         12 | 13 => match held.last().map(|inode| fs.get_attributes(*inode)) {
             Some(Ok(found)) if found.file_type != FileType::Directory || found.links == 2 => {

@@ -32,6 +32,8 @@ pub(crate) struct Wishes {
     pub(crate) writeback: bool,
     /// Entries are listed with their attributes.
     pub(crate) readdirplus: bool,
+    /// The kernel keeps listings.
+    pub(crate) listing_cache: bool,
     /// The kernel checks access control lists. It then checks permission bits as well, wanted or not.
     pub(crate) acls: bool,
     /// Requests come over io_uring.
@@ -49,11 +51,23 @@ pub(crate) enum Wish {
     Needed,
 }
 
+/// How directories are opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpenDirectories {
+    /// Without asking us, once we have answered the first OPENDIR with ENOSYS. The kernel keeps listings then.
+    Unasked,
+    /// The kernel asks, and keeps listings.
+    Cached,
+    /// The kernel asks, and keeps none.
+    Uncached,
+}
+
 /// What came out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
     /// Files are opened without asking us, once we have answered the first OPEN with ENOSYS.
     pub(crate) no_open: bool,
+    pub(crate) open_directories: OpenDirectories,
     /// The kernel checks access control lists.
     pub(crate) acls: bool,
     /// How requests are laid out.
@@ -93,6 +107,11 @@ pub(crate) fn negotiate(
     };
     let agreement = Agreement {
         no_open: offers(flags::NO_OPEN_SUPPORT),
+        open_directories: match wishes.listing_cache {
+            true if offers(flags::NO_OPENDIR_SUPPORT) => OpenDirectories::Unasked,
+            true => OpenDirectories::Cached,
+            false => OpenDirectories::Uncached,
+        },
         acls,
         layout: Layout { extended_xattr: agreed & flags::SETXATTR_EXT != 0 },
         ring: agreed & flags::OVER_IO_URING != 0,
@@ -112,14 +131,24 @@ mod tests {
             read_ahead_max: 1 << 17,
             flags: flags::ASYNC_READ | flags::NO_OPEN_SUPPORT,
         };
-        let wishes = Wishes { writeback: false, readdirplus: true, acls: true, ring: Wish::IfOffered };
+        let wishes = Wishes {
+            writeback: false,
+            readdirplus: true,
+            listing_cache: true,
+            acls: true,
+            ring: Wish::IfOffered,
+        };
         let (agreement, reply) = negotiate(&offered, wishes).unwrap();
         assert_eq!(reply.flags, flags::ASYNC_READ);
         assert_eq!(reply.read_ahead_max, 1 << 17);
+        assert_eq!(agreement.open_directories, OpenDirectories::Cached);
         assert!(agreement.no_open && !agreement.layout.extended_xattr && !agreement.acls && !agreement.ring);
         assert!(negotiate(&offered, Wishes { writeback: true, ..wishes }).is_err());
         assert!(negotiate(&offered, Wishes { ring: Wish::Needed, ..wishes }).is_err());
-        let offered = InitRequest { flags: flags::OVER_IO_URING, ..offered };
+        let offered = InitRequest { flags: flags::OVER_IO_URING | flags::NO_OPENDIR_SUPPORT, ..offered };
+        assert_eq!(negotiate(&offered, wishes).unwrap().0.open_directories, OpenDirectories::Unasked);
+        let uncached = Wishes { listing_cache: false, ..wishes };
+        assert_eq!(negotiate(&offered, uncached).unwrap().0.open_directories, OpenDirectories::Uncached);
         assert!(negotiate(&offered, wishes).unwrap().0.ring);
         assert!(!negotiate(&offered, Wishes { ring: Wish::No, ..wishes }).unwrap().0.ring);
     }
@@ -131,7 +160,8 @@ mod tests {
             [(lists, true, true), (lists, false, false), (flags::POSIX_ACL, true, false)]
         {
             let offered = InitRequest { major: 7, minor: 45, read_ahead_max: 0, flags: offered };
-            let wishes = Wishes { writeback: false, readdirplus: true, acls, ring: Wish::No };
+            let wishes =
+                Wishes { writeback: false, readdirplus: true, listing_cache: true, acls, ring: Wish::No };
             let (agreement, reply) = negotiate(&offered, wishes).unwrap();
             assert_eq!((agreement.acls, reply.flags & flags::POSIX_ACL != 0), (expected, expected));
         }

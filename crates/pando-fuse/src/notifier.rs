@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use pando_fs::InodeNumber;
 use parking_lot::Mutex;
 
-use crate::protocol::{invalidate_attributes, invalidate_contents, invalidate_name};
+use crate::protocol::{invalidate_contents, invalidate_name};
 use crate::transport::{Device, yielding};
 
 /// Tells the kernel of a mount what to forget; nothing happens any more once it is unmounted.
@@ -27,12 +27,7 @@ impl Notifier {
         self.send(&invalidate_name(directory.0, name));
     }
 
-    /// The attributes of an inode.
-    pub fn forget_attributes(&self, inode: InodeNumber) {
-        self.send(&invalidate_attributes(inode.0));
-    }
-
-    /// The attributes and the contents of an inode. Pages that were changed and not sent yet are sent first.
+    /// The attributes and the contents of an inode, of a directory the listing. Pages that were changed and not sent yet are sent first.
     pub fn forget_contents(&self, inode: InodeNumber) {
         self.send(&invalidate_contents(inode.0));
     }

@@ -15,11 +15,11 @@ use rustix::io::Errno;
 use crate::convert::{self, caller};
 use crate::dispatch::Dispatcher;
 use crate::ioctl::{self, Tickets};
-use crate::negotiate::Agreement;
+use crate::negotiate::{Agreement, OpenDirectories};
 use crate::notifier::Forgetter;
 use crate::protocol::{
     Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, entry_and_file,
-    invalidate_attributes, invalidate_name,
+    invalidate_attributes, invalidate_contents, invalidate_name,
 };
 use crate::transport::{Device, Reply};
 
@@ -56,16 +56,19 @@ impl Server {
             | Operation::Statistics
             | Operation::GetXattr { .. }
             | Operation::ListXattrs { .. }
-            | Operation::OpenDirectory
             | Operation::ReadDirectory { .. }
-            | Operation::ReleaseDirectory { .. }
             | Operation::Seek { .. } => self.query(InodeNumber(header.node), operation, reply),
             Operation::Sync => self.dispatcher.wait(reply, |fs| fs.sync().map(|()| Answer::Done)),
             Operation::Open => reply.send(match self.agreement.no_open {
                 true => Answer::Refused(Errno::NOSYS),
                 false => Answer::opened(0, OPEN_KEEP_CACHE),
             }),
-            Operation::Release | Operation::Destroy => reply.send(Answer::Done),
+            Operation::OpenDirectory => reply.send(match self.agreement.open_directories {
+                OpenDirectories::Unasked => Answer::Refused(Errno::NOSYS),
+                OpenDirectories::Cached => Answer::opened(0, OPEN_KEEP_CACHE | OPEN_CACHE_DIRECTORY),
+                OpenDirectories::Uncached => Answer::opened(0, 0),
+            }),
+            Operation::Release | Operation::ReleaseDirectory | Operation::Destroy => reply.send(Answer::Done),
             Operation::Ioctl { command, argument } => self.ioctl(header, command, &argument, reply),
             Operation::Unknown => reply.send(Answer::Refused(Errno::NOSYS)),
             Operation::Write { offset, data, kill_set_id } => {
@@ -134,14 +137,9 @@ impl Server {
                 Operation::Statistics => Answer::statistics(&fs.statistics()?),
                 Operation::GetXattr { name, size } => xattr(fs.get_xattr(inode, name)?, *size),
                 Operation::ListXattrs { size } => xattr(fs.list_xattrs(inode)?, *size),
-                Operation::OpenDirectory => Answer::opened(fs.open_directory(inode)?, 0),
-                Operation::ReleaseDirectory { handle } => {
-                    fs.close_directory(inode, *handle);
-                    Answer::Done
-                }
-                Operation::ReadDirectory { handle, cookie, size, attributes } => {
+                Operation::ReadDirectory { cookie, size, attributes } => {
                     let bytes_max = (*size).min(REQUEST_BYTES_MAX) as usize;
-                    list(fs, inode, *handle, *cookie, Listing::new(bytes_max, *attributes))?
+                    list(fs, inode, *cookie, Listing::new(bytes_max, *attributes))?
                 }
                 Operation::Seek { offset, whence } => match convert::seek(*whence) {
                     // Offsets are signed on the other side.
@@ -246,14 +244,16 @@ impl Server {
     }
 }
 
-/// The kernel keeps the pages of a file over its opens.
+/// The kernel keeps the pages of a file over its opens, or the listing of a directory.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
+/// The kernel keeps the listing of a directory in pages.
+const OPEN_CACHE_DIRECTORY: u32 = 1 << 3;
 
-/// The answer to an ioctl that made a name: the kernel must first forget that there was none, and the directory's attributes.
+/// The answer to an ioctl that made a name: the kernel must first forget that there was none, and the directory's listing and attributes.
 fn came_to_be(directory: InodeNumber, name: Bytes, kernel: Arc<Device>) -> Answer {
     let forget = move || {
         kernel.notify(&invalidate_name(directory.0, &name));
-        kernel.notify(&invalidate_attributes(directory.0));
+        kernel.notify(&invalidate_contents(directory.0));
     };
     Answer::Later(Box::new(Answer::ioctl(&[])), Box::new(forget))
 }
@@ -273,15 +273,9 @@ fn xattr(value: Bytes, size: u32) -> Answer {
 
 /// A listing that cannot go on after some names ends there for now: the kernel asks again behind them, so nothing is
 /// sent twice and no reference is counted twice (FU-3).
-fn list(
-    fs: &dyn Operations,
-    inode: InodeNumber,
-    handle: u64,
-    cookie: u64,
-    mut listing: Listing,
-) -> Result<Answer> {
+fn list(fs: &dyn Operations, inode: InodeNumber, cookie: u64, mut listing: Listing) -> Result<Answer> {
     let attributes = listing.has_attributes();
-    let result = fs.read_directory(inode, handle, cookie, attributes, &mut |entry| listing.add(entry));
+    let result = fs.read_directory(inode, cookie, attributes, &mut |entry| listing.add(entry));
     if listing.is_empty() {
         result?;
     }

@@ -62,6 +62,8 @@ pub struct MountOptions {
     pub writeback: bool,
     /// Entries are listed with their attributes where the kernel finds that useful.
     pub readdirplus: bool,
+    /// The kernel keeps listings, and directories are opened without asking us where it can do that.
+    pub listing_cache: bool,
     /// Threads that serve a core give way to those whom they answer, if requests come over io_uring.
     pub yielding: bool,
     /// How requests come.
@@ -82,6 +84,7 @@ impl MountOptions {
             default_permissions: true,
             writeback: false,
             readdirplus: true,
+            listing_cache: true,
             yielding: true,
             transport: Transport::default(),
             threads: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
@@ -149,6 +152,7 @@ impl Session {
         let wishes = Wishes {
             writeback: options.writeback,
             readdirplus: options.readdirplus,
+            listing_cache: options.listing_cache,
             acls: options.default_permissions,
             ring,
         };

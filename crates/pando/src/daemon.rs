@@ -183,6 +183,7 @@ fn mount_options(source: PathBuf, settings: &MountSettings, log: Arc<Log>, read_
     options.default_permissions = settings.default_permissions;
     options.writeback = settings.writeback;
     options.readdirplus = !settings.without.contains(&Technique::Readdirplus);
+    options.listing_cache = !settings.without.contains(&Technique::ListingCache);
     options.yielding = !settings.without.contains(&Technique::Yielding);
     options.transport = settings.transport;
     options.report = Arc::new(move |sentence| log.error(sentence));
@@ -252,7 +253,9 @@ fn answer(
         "snapshot" => {
             Some(with_fs(&mut |fs| snapshots::answer(fs, request, Some(&answerer.kernel), talk.output)))
         }
-        "receive" => Some(with_fs(&mut |fs| snapshots::receive(fs, request, talk.input))),
+        "receive" => {
+            Some(with_fs(&mut |fs| snapshots::receive(fs, request, Some(&answerer.kernel), talk.input)))
+        }
         "mount" => Some(with_fs(&mut |fs| snapshot_mounts::mount(answerer, fs, request, talk.peer))),
         "info" => {
             let mut info = info.clone();

@@ -49,16 +49,8 @@ impl Drop for Inode {
 
 /// A listing that goes on where it stopped.
 pub struct Listing {
-    fs: Arc<dyn Operations>,
     inode: InodeNumber,
-    handle: u64,
     cookie: u64,
-}
-
-impl Drop for Listing {
-    fn drop(&mut self) {
-        self.fs.close_directory(self.inode, self.handle);
-    }
 }
 
 impl Files {
@@ -173,10 +165,9 @@ impl Files {
         self.ask(|fs| fs.seek(inode, offset, what))
     }
 
-    /// Starts a listing.
-    pub fn list(&self, inode: InodeNumber) -> Result<Listing> {
-        let handle = self.ask(|fs| fs.open_directory(inode))?;
-        Ok(Listing { fs: self.fs.clone(), inode, handle, cookie: 0 })
+    /// Starts a listing of a directory that the caller holds.
+    pub fn list(&self, inode: InodeNumber) -> Listing {
+        Listing { inode, cookie: 0 }
     }
 
     /// The next entries of a listing, at most [`LISTING_ENTRIES_MAX`]; none at the end. `.` and `..` are left out.
@@ -236,7 +227,7 @@ impl Files {
 fn read_some(fs: &dyn Operations, listing: &Listing) -> Result<(Vec<DirectoryEntry>, u64)> {
     let mut entries: Vec<DirectoryEntry> = Vec::new();
     let mut cookie = listing.cookie;
-    let outcome = fs.read_directory(listing.inode, listing.handle, cookie, false, &mut |entry| {
+    let outcome = fs.read_directory(listing.inode, cookie, false, &mut |entry| {
         if entries.len() == LISTING_ENTRIES_MAX {
             return false;
         }

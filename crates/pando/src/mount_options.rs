@@ -44,6 +44,8 @@ pub enum Technique {
     LateBinding,
     /// Listing entries with their attributes.
     Readdirplus,
+    /// Listings that the kernel keeps.
+    ListingCache,
     /// Serving threads that give way to those whom they answer.
     Yielding,
     /// Memory that is there before the allocator asks for it.
@@ -52,10 +54,11 @@ pub enum Technique {
 
 impl Technique {
     /// By the names that `-o without` has for them.
-    const NAMED: [(&str, Self); 5] = [
+    const NAMED: [(&str, Self); 6] = [
         ("read_ahead", Self::ReadAhead),
         ("late_binding", Self::LateBinding),
         ("readdirplus", Self::Readdirplus),
+        ("listing_cache", Self::ListingCache),
         ("yielding", Self::Yielding),
         ("memory_ahead", Self::MemoryAhead),
     ];

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use pando_fs::difference::{Entry, What};
-use pando_fs::operations::{Operations, ROOT, changing, waiting};
+use pando_fs::operations::{Operations, ROOT, SNAPSHOTS, changing, waiting};
 use pando_fs::send::TransferError;
 use pando_fs::{Error, FileSystem, InodeNumber, Vanished};
 use pando_fuse::Notifier;
@@ -37,11 +37,15 @@ pub fn answer(
                 (Some(of), Err(Error::NotFound)) => {
                     Err(format!("there is no snapshot {}", shown(of.as_bytes())))
                 }
-                (_, taken) => done(taken.and_then(|()| fs.sync())),
+                (_, taken) => {
+                    forget_snapshots_listing(kernel);
+                    done(taken.and_then(|()| fs.sync()))
+                }
             }
         }
         Some("delete") => {
             let deleted = changing(fs, |fs| fs.delete_snapshot(name));
+            forget_snapshots_listing(kernel);
             forget_gone(fs, kernel);
             done(deleted.and_then(|()| fs.sync()))
         }
@@ -72,20 +76,15 @@ pub fn answer(
     }
 }
 
-/// What remembers names, attributes and contents for a mount: the kernel.
+/// What remembers names, attributes and contents, those of directories among them, for a mount: the kernel.
 trait Memory {
     fn forget_name(&self, directory: InodeNumber, name: &[u8]);
-    fn forget_attributes(&self, inode: InodeNumber);
     fn forget_contents(&self, inode: InodeNumber);
 }
 
 impl Memory for Notifier {
     fn forget_name(&self, directory: InodeNumber, name: &[u8]) {
         self.forget_name(directory, name);
-    }
-
-    fn forget_attributes(&self, inode: InodeNumber) {
-        self.forget_attributes(inode);
     }
 
     fn forget_contents(&self, inode: InodeNumber) {
@@ -102,11 +101,18 @@ fn forget_vanished(
     let Some(memory) = kernel else { return Ok(()) };
     let forget = |names: &[Bytes]| names.iter().for_each(|name| memory.forget_name(ROOT, name));
     forget(&vanished.names);
-    memory.forget_attributes(ROOT);
+    memory.forget_contents(ROOT);
     // What can fail keeps nothing else from being told.
     let present = waiting(fs, FileSystem::root_names).map(|present| forget(&present));
     forget_gone(fs, kernel);
     present
+}
+
+/// The snapshots are others.
+fn forget_snapshots_listing(kernel: Option<&impl Memory>) {
+    if let Some(memory) = kernel {
+        memory.forget_contents(SNAPSHOTS);
+    }
 }
 
 fn forget_gone(fs: &FileSystem, kernel: Option<&impl Memory>) {
@@ -124,9 +130,16 @@ pub fn mount_source(volume: &Path, name: &str) -> PathBuf {
 }
 
 /// Makes a snapshot of a stream. Waits for the stream and for the device.
-pub fn receive(fs: &FileSystem, request: &Value, input: &mut dyn Read) -> Result<Value, String> {
+pub fn receive(
+    fs: &FileSystem,
+    request: &Value,
+    kernel: Option<&Notifier>,
+    input: &mut dyn Read,
+) -> Result<Value, String> {
     let name = request["name"].as_str().map(str::as_bytes);
-    let (snapshot, received) = fs.receive_snapshot(input, name).map_err(|error| transfer_text(&error))?;
+    let received = fs.receive_snapshot(input, name);
+    forget_snapshots_listing(kernel);
+    let (snapshot, received) = received.map_err(|error| transfer_text(&error))?;
     Ok(json!({
         "name": String::from_utf8_lossy(&snapshot.name), "changes": received.changes, "bytes": received.bytes
     }))
@@ -213,10 +226,6 @@ mod tests {
             self.0.borrow_mut().push(format!("name {}", name.escape_ascii()));
         }
 
-        fn forget_attributes(&self, inode: InodeNumber) {
-            self.0.borrow_mut().push(format!("attributes of {}", inode.0));
-        }
-
         fn forget_contents(&self, inode: InodeNumber) {
             self.0.borrow_mut().push(format!("contents of {}", inode.0));
         }
@@ -254,7 +263,7 @@ mod tests {
         let (name, contents) =
             (place("name gone").unwrap(), place(&format!("contents of {}", gone.0)).unwrap());
         assert!(name < contents, "{told:?}");
-        assert!(place("attributes of 1").is_some_and(|at| at < contents), "{told:?}");
+        assert!(place("contents of 1").is_some_and(|at| at < contents), "{told:?}");
 
         failing.store(false, Ordering::Relaxed);
         let told = Told::default();

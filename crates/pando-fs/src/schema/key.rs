@@ -37,6 +37,9 @@ pub const SNAPSHOT_NAME_TAG: u8 = 6;
 /// First byte of the list of snapshots that are being received; the snapshot's number (be64) follows.
 pub const RECEIVING_TAG: u8 = 7;
 
+/// What stands between the path of a directory and a name in it.
+const CHILD: &[u8] = b"\0\0";
+
 /// Length of the keys that are a tag and a number.
 const NUMBERED_KEY_LENGTH: usize = 9;
 
@@ -47,12 +50,17 @@ pub fn child_path(parent_path: &[u8], name: &[u8]) -> Bytes {
 
 /// Metadata key of a name in the directory with the given path.
 pub fn child_key(parent_path: &[u8], name: &[u8]) -> Bytes {
-    [parent_path, b"\0\0", name].concat().into()
+    [parent_path, CHILD, name].concat().into()
 }
 
 /// What the metadata keys of all children of a directory begin with; nothing else begins so.
 pub fn children_prefix(path: &[u8]) -> Bytes {
-    [path, b"\0\0"].concat().into()
+    [path, CHILD].concat().into()
+}
+
+/// The name in a metadata key that begins with [`children_prefix`].
+pub fn name_of_child<'a>(path: &[u8], key: &'a [u8]) -> &'a [u8] {
+    &key[path.len() + CHILD.len()..]
 }
 
 /// What all keys below a directory, at any depth and in both indexes, begin with.
@@ -147,7 +155,7 @@ pub fn xattr_key(data_prefix: &[u8], name: &[u8]) -> Bytes {
 
 /// Path of the parent directory and the name, of a metadata key that is a path key and not the root's.
 pub fn split_path_key(metadata_key: &[u8]) -> Option<(&[u8], &[u8])> {
-    let separator = metadata_key.windows(2).position(|pair| pair == b"\0\0")?;
+    let separator = metadata_key.windows(2).position(|pair| pair == CHILD)?;
     let (path, name) = (&metadata_key[..separator], &metadata_key[separator + 2..]);
     let whole = metadata_key.starts_with(b"\0") && !name.is_empty() && !name.contains(&0);
     whole.then_some((path, name))
@@ -163,7 +171,7 @@ fn live_owner_length(data_key: &[u8]) -> Option<usize> {
     if matches!(data_key.first(), Some(&(ORPHAN_TAG | LINKED_TAG))) {
         return (data_key.get(NUMBERED_KEY_LENGTH) == Some(&0)).then_some(NUMBERED_KEY_LENGTH);
     }
-    match data_key.windows(2).position(|pair| pair == b"\0\0") {
+    match data_key.windows(2).position(|pair| pair == CHILD) {
         Some(separator) => {
             let name = &data_key[separator + 2..];
             Some(separator + 2 + name.iter().position(|byte| *byte == 0)?)

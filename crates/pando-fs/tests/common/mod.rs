@@ -94,7 +94,6 @@ impl Volume {
 
     /// All names but `.` and `..`.
     pub fn names(&self, directory: InodeNumber) -> Vec<String> {
-        let handle = self.fs.open_directory(directory).unwrap();
         let mut names = Vec::new();
         let mut cookie = 0;
         loop {
@@ -104,12 +103,11 @@ impl Volume {
                 names.push(String::from_utf8_lossy(&entry.name).into_owned());
                 true
             };
-            waiting(&*self.fs, |fs| fs.read_directory(directory, handle, before, false, &mut emit)).unwrap();
+            waiting(&*self.fs, |fs| fs.read_directory(directory, before, false, &mut emit)).unwrap();
             if cookie == before {
                 break;
             }
         }
-        self.fs.close_directory(directory, handle);
         names.split_off(2)
     }
 

@@ -92,7 +92,6 @@ pub fn of_file_system(fs: &FileSystem) -> Result<Picture> {
 
 /// The names of a directory with their inodes, each of which counts one reference.
 fn children(fs: &FileSystem, directory: InodeNumber) -> Result<Vec<(Vec<u8>, InodeNumber)>> {
-    let handle = fs.open_directory(directory)?;
     let (mut children, mut without_reference) = (Vec::new(), Vec::new());
     let (mut cookie, mut before) = (0, u64::MAX);
     while cookie != before {
@@ -105,9 +104,8 @@ fn children(fs: &FileSystem, directory: InodeNumber) -> Result<Vec<(Vec<u8>, Ino
             }
             true
         };
-        waiting(fs, |fs| fs.read_directory(directory, handle, before, true, &mut emit))?;
+        waiting(fs, |fs| fs.read_directory(directory, before, true, &mut emit))?;
     }
-    fs.close_directory(directory, handle);
     for name in without_reference {
         waiting(fs, |fs| fs.lookup(directory, &name))?;
     }

@@ -302,7 +302,8 @@ impl Run {
             Step::List { directory, room, attributes } => {
                 let (inode, id) = self.kind(*directory, true);
                 if self.model.node(id).file_type() != FileType::Directory {
-                    return agree(self.fs.open_directory(inode), Err(Error::NotADirectory));
+                    let listed = self.fs.read_directory(inode, 0, *attributes, &mut |_| true);
+                    return agree(listed, Err(Error::NotADirectory));
                 }
                 let found: Vec<_> = self
                     .list(inode, *room, *attributes)
@@ -602,7 +603,6 @@ impl Run {
 
     /// A listing read `room` names at a time; the references of one with attributes are given back.
     fn list(&self, inode: InodeNumber, room: u64, attributes: bool) -> Vec<DirectoryEntry> {
-        let handle = self.fs.open_directory(inode).unwrap();
         let mut entries: Vec<DirectoryEntry> = Vec::new();
         loop {
             let cookie = entries.last().map_or(0, |entry| entry.cookie);
@@ -614,12 +614,11 @@ impl Run {
                 }
                 fits
             };
-            again(&self.fs, |fs| fs.read_directory(inode, handle, cookie, attributes, &mut emit)).unwrap();
+            again(&self.fs, |fs| fs.read_directory(inode, cookie, attributes, &mut emit)).unwrap();
             if entries.len() == before {
                 break;
             }
         }
-        self.fs.close_directory(inode, handle);
         let names = entries.split_off(2);
         for entry in &names {
             if entry.attributes.is_some() {

@@ -475,14 +475,9 @@ impl Operations for Memory {
         }
     }
 
-    fn open_directory(&self, _: InodeNumber) -> Result<u64> {
-        Ok(0)
-    }
-
     fn read_directory(
         &self,
         inode: InodeNumber,
-        _: u64,
         cookie: u64,
         attributes: bool,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
@@ -515,8 +510,6 @@ impl Operations for Memory {
         }
         Ok(())
     }
-
-    fn close_directory(&self, _: InodeNumber, _: u64) {}
 
     fn get_xattr(&self, _: InodeNumber, _: &[u8]) -> Result<Bytes> {
         Err(Error::NoAttribute)

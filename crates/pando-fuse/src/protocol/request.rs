@@ -247,14 +247,11 @@ pub(crate) enum Operation {
     },
     OpenDirectory,
     ReadDirectory {
-        handle: u64,
         cookie: u64,
         size: u32,
         attributes: bool,
     },
-    ReleaseDirectory {
-        handle: u64,
-    },
+    ReleaseDirectory,
     /// On an open file; what it reads comes along.
     Ioctl {
         command: u32,
@@ -357,11 +354,11 @@ impl Operation {
             opcode::REMOVEXATTR => Self::RemoveXattr { name: owned(rest.name()?) },
             opcode::OPENDIR => Self::OpenDirectory,
             opcode::READDIR | opcode::READDIRPLUS => {
-                let (handle, cookie, size) = (fixed.u64()?, fixed.u64()?, fixed.u32()?);
+                let (_handle, cookie, size) = (fixed.u64()?, fixed.u64()?, fixed.u32()?);
                 let attributes = header.opcode == opcode::READDIRPLUS;
-                Self::ReadDirectory { handle, cookie, size, attributes }
+                Self::ReadDirectory { cookie, size, attributes }
             }
-            opcode::RELEASEDIR => Self::ReleaseDirectory { handle: fixed.u64()? },
+            opcode::RELEASEDIR => Self::ReleaseDirectory,
             opcode::IOCTL => {
                 let (_handle, _flags, command) = (fixed.u64()?, fixed.u32()?, fixed.u32()?);
                 let (_address, length, _room) = (fixed.u64()?, fixed.u32()?, fixed.u32()?);

@@ -159,7 +159,7 @@ impl List<'_> {
             self.end_line()?;
         }
         self.blocks += 1;
-        let mut listing = files.list(inode.number())?;
+        let mut listing = files.list(inode.number());
         if self.args.all && !self.args.json {
             let here = files.attributes(inode.number())?;
             let above = find(files, &join(path, b".."), LastLink::Keep)?.1;

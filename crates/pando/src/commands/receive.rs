@@ -57,7 +57,7 @@ pub fn run(args: &ReceiveArgs) -> Result<Status> {
         },
         None => {
             let volume = Volume::open(place, Purpose::Change)?;
-            let outcome = snapshots::receive(volume.file_system(), &asked, &mut input).map_err(failed);
+            let outcome = snapshots::receive(volume.file_system(), &asked, None, &mut input).map_err(failed);
             let closed = volume.close();
             let answer = outcome?;
             closed?;

@@ -160,7 +160,7 @@ impl Removal<'_> {
     }
 
     fn enter(&self, inode: Inode, name: Vec<u8>, path: usize) -> Result<Level, Cause> {
-        let listing = self.files.list(inode.number())?;
+        let listing = self.files.list(inode.number());
         Ok(Level { inode, listing, names: Vec::new().into_iter(), name, path })
     }
 

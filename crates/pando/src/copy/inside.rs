@@ -92,7 +92,7 @@ impl Directory for InsideDirectory {
 
     fn next_names(&mut self) -> Result<Vec<Vec<u8>>> {
         if self.listing.is_none() {
-            self.listing = Some(self.files.list(self.inode.number())?);
+            self.listing = Some(self.files.list(self.inode.number()));
         }
         let listing = self.listing.as_mut().expect("it was opened above");
         let entries = self.files.next_entries(listing)?;
