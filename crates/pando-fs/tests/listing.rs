@@ -71,6 +71,90 @@ fn a_listing_goes_back_to_where_telldir_was() {
     assert_eq!(part(&volume, directory, told, 3).1, numbered(100..103));
 }
 
+/// The cookie of each name.
+fn cookies(volume: &Volume, directory: InodeNumber) -> Vec<(String, u64)> {
+    let mut cookies = Vec::new();
+    let mut at = 0;
+    loop {
+        let (before, cookie) = (cookies.len(), at);
+        let mut emit = |entry: &DirectoryEntry| {
+            cookies.push((String::from_utf8_lossy(&entry.name).into_owned(), entry.cookie));
+            at = entry.cookie;
+            true
+        };
+        volume.fs.read_directory(directory, cookie, false, &mut emit).unwrap();
+        if cookies.len() == before {
+            return cookies.split_off(2);
+        }
+    }
+}
+
+#[test]
+fn a_cookie_is_the_same_for_all_and_good_in_the_midst_of_a_reply() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    // More than are looked at near the latest replies.
+    let names = numbered(0..6000);
+    for name in &names {
+        volume.file(directory, name);
+    }
+    let listed = cookies(&volume, directory);
+    assert_eq!(listed.iter().map(|(name, _)| name).collect::<Vec<_>>(), names.iter().collect::<Vec<_>>());
+    assert_eq!(cookies(&volume, directory), listed);
+    for index in [0, 77, 4000, 5998] {
+        assert_eq!(part(&volume, directory, listed[index].1, 1).1, [names[index + 1].clone()]);
+    }
+    assert_eq!(part(&volume, directory, listed[5999].1, 1).1, [""; 0]);
+    // The kernel may forget the directory and come back.
+    volume.fs.forget(directory, 1);
+    let directory = volume.walk("d").unwrap();
+    assert_eq!(part(&volume, directory, listed[77].1, 1).1, [names[78].clone()]);
+}
+
+#[test]
+fn a_cookie_outlives_its_name() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    for name in numbered(0..500) {
+        volume.file(directory, &name);
+    }
+    let listed = cookies(&volume, directory);
+    for name in numbered(100..110) {
+        volume.fs.unlink(&volume.caller, directory, name.as_bytes()).unwrap();
+    }
+    volume.rename(directory, "000110", directory, "zzz").unwrap();
+    volume.rename(directory, "000111", ROOT, "elsewhere").unwrap();
+    for number in 99..112 {
+        assert_eq!(part(&volume, directory, listed[number].1, 2).1, numbered(112..114), "{number}");
+    }
+}
+
+/// It would otherwise end there, and leave out what follows.
+#[test]
+fn a_listing_whose_place_is_lost_begins_again() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    for name in numbered(0..3) {
+        volume.file(directory, &name);
+    }
+    let listed = cookies(&volume, directory);
+    volume.fs.unlink(&volume.caller, directory, b"000001").unwrap();
+    assert_eq!(part(&volume, directory, listed[1].1, 3).1, numbered([2]));
+    for _ in 0..17_000 {
+        let file = volume.file(directory, "x");
+        volume.fs.unlink(&volume.caller, directory, b"x").unwrap();
+        volume.fs.forget(file, 1);
+    }
+    assert_eq!(part(&volume, directory, listed[1].1, 3).1, numbered([2]), "one name takes one place");
+    for number in 0..17_000 {
+        let name = format!("x{number}");
+        let file = volume.file(directory, &name);
+        volume.fs.unlink(&volume.caller, directory, name.as_bytes()).unwrap();
+        volume.fs.forget(file, 1);
+    }
+    assert_eq!(part(&volume, directory, listed[1].1, 3).1, numbered([0, 2]));
+}
+
 /// Counts the queries of whatever is done from here on.
 fn count_queries(volume: &Volume) -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));

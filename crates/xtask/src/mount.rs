@@ -16,6 +16,7 @@ mod kill;
 mod link_counts;
 mod links;
 mod linux;
+mod listings;
 mod memory;
 mod pattern;
 mod pjdfstest;
@@ -120,6 +121,7 @@ const TESTS: &[Test] = &[
     test("git", &["git"], git::run),
     test("sqlite-rollback", &["sqlite3"], sqlite::rollback_journal),
     test("sqlite-wal", &["sqlite3"], sqlite::write_ahead_log),
+    test("listings", &[], listings::run),
     test("fio-verify", &["fio"], fio::run),
     test("full-small-files", &[], full::small_files),
     test("full-large-file", &[], full::large_file),
