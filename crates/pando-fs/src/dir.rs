@@ -74,7 +74,7 @@ impl FileSystem {
             let read = self.read_chunk(&chunk, &mut names, at, emit);
             if at.cookie != before {
                 emitted = true;
-                names.places().remember(at.cookie, at.name.clone());
+                names.places().remember(at.cookie, Bytes::copy_from_slice(&at.name));
             }
             match read {
                 Ok(true) => {}
@@ -156,8 +156,11 @@ impl FileSystem {
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<bool> {
         let scan = self.scan_names(chunk.path, &at.name)?;
+        let names_of = || scan.entries.iter().map(|(key, _)| key::name_of_child(chunk.path, key));
+        // One piece of memory for all: the keys' own would keep a leaf's.
+        let mut rest = Bytes::from(names_of().collect::<Vec<_>>().concat());
         for (key, value) in &scan.entries {
-            let name = Bytes::copy_from_slice(key::name_of_child(chunk.path, key));
+            let name = rest.split_to(key::name_of_child(chunk.path, key).len());
             let cookie = names.cookie_of(&name);
             if !self.emit_entry(chunk, names, cookie, &name, (key, value), emit)? {
                 return Ok(false);

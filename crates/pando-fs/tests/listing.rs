@@ -124,8 +124,8 @@ fn a_cookie_outlives_its_name() {
     }
     volume.rename(directory, "000110", directory, "zzz").unwrap();
     volume.rename(directory, "000111", ROOT, "elsewhere").unwrap();
-    for number in 99..112 {
-        assert_eq!(part(&volume, directory, listed[number].1, 2).1, numbered(112..114), "{number}");
+    for (name, cookie) in &listed[99..112] {
+        assert_eq!(part(&volume, directory, *cookie, 2).1, numbered(112..114), "{name}");
     }
 }
 

@@ -51,23 +51,13 @@ pub(crate) enum Wish {
     Needed,
 }
 
-/// How directories are opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OpenDirectories {
-    /// Without asking us, once we have answered the first OPENDIR with ENOSYS. The kernel keeps listings then.
-    Unasked,
-    /// The kernel asks, and keeps listings.
-    Cached,
-    /// The kernel asks, and keeps none.
-    Uncached,
-}
-
 /// What came out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
     /// Files are opened without asking us, once we have answered the first OPEN with ENOSYS.
     pub(crate) no_open: bool,
-    pub(crate) open_directories: OpenDirectories,
+    /// Directories too, after the first OPENDIR. The kernel keeps listings then.
+    pub(crate) no_opendir: bool,
     /// The kernel checks access control lists.
     pub(crate) acls: bool,
     /// How requests are laid out.
@@ -107,11 +97,7 @@ pub(crate) fn negotiate(
     };
     let agreement = Agreement {
         no_open: offers(flags::NO_OPEN_SUPPORT),
-        open_directories: match wishes.listing_cache {
-            true if offers(flags::NO_OPENDIR_SUPPORT) => OpenDirectories::Unasked,
-            true => OpenDirectories::Cached,
-            false => OpenDirectories::Uncached,
-        },
+        no_opendir: wishes.listing_cache && offers(flags::NO_OPENDIR_SUPPORT),
         acls,
         layout: Layout { extended_xattr: agreed & flags::SETXATTR_EXT != 0 },
         ring: agreed & flags::OVER_IO_URING != 0,
@@ -141,14 +127,18 @@ mod tests {
         let (agreement, reply) = negotiate(&offered, wishes).unwrap();
         assert_eq!(reply.flags, flags::ASYNC_READ);
         assert_eq!(reply.read_ahead_max, 1 << 17);
-        assert_eq!(agreement.open_directories, OpenDirectories::Cached);
-        assert!(agreement.no_open && !agreement.layout.extended_xattr && !agreement.acls && !agreement.ring);
+        assert!(
+            agreement.no_open
+                && !agreement.no_opendir
+                && !agreement.layout.extended_xattr
+                && !agreement.acls
+                && !agreement.ring
+        );
         assert!(negotiate(&offered, Wishes { writeback: true, ..wishes }).is_err());
         assert!(negotiate(&offered, Wishes { ring: Wish::Needed, ..wishes }).is_err());
         let offered = InitRequest { flags: flags::OVER_IO_URING | flags::NO_OPENDIR_SUPPORT, ..offered };
-        assert_eq!(negotiate(&offered, wishes).unwrap().0.open_directories, OpenDirectories::Unasked);
-        let uncached = Wishes { listing_cache: false, ..wishes };
-        assert_eq!(negotiate(&offered, uncached).unwrap().0.open_directories, OpenDirectories::Uncached);
+        assert!(negotiate(&offered, wishes).unwrap().0.no_opendir);
+        assert!(!negotiate(&offered, Wishes { listing_cache: false, ..wishes }).unwrap().0.no_opendir);
         assert!(negotiate(&offered, wishes).unwrap().0.ring);
         assert!(!negotiate(&offered, Wishes { ring: Wish::No, ..wishes }).unwrap().0.ring);
     }

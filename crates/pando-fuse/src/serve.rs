@@ -1,7 +1,8 @@
 //! What each request means to the file system.
 //!
 //! Requests that the kernel stops sending after one ENOSYS are answered so: OPEN and FLUSH because there is nothing to
-//! do, CREATE because the kernel then sends MKNOD, which is the same without a RELEASE at the end. The kernel holds the
+//! do, OPENDIR because the kernel then keeps listings as well (unless it is not to), CREATE because the kernel then sends MKNOD, which is the same without
+//! a RELEASE at the end. The kernel holds the
 //! directory's lock over lookup and MKNOD, so O_EXCL stays atomic. INTERRUPT too: every wait here is for the device and
 //! ends by itself, as in any file system on a disk, so there is nothing that a signal could cut short.
 
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 use crate::convert::{self, caller};
 use crate::dispatch::Dispatcher;
 use crate::ioctl::{self, Tickets};
-use crate::negotiate::{Agreement, OpenDirectories};
+use crate::negotiate::Agreement;
 use crate::notifier::Forgetter;
 use crate::protocol::{
     Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, entry_and_file,
@@ -63,10 +64,9 @@ impl Server {
                 true => Answer::Refused(Errno::NOSYS),
                 false => Answer::opened(0, OPEN_KEEP_CACHE),
             }),
-            Operation::OpenDirectory => reply.send(match self.agreement.open_directories {
-                OpenDirectories::Unasked => Answer::Refused(Errno::NOSYS),
-                OpenDirectories::Cached => Answer::opened(0, OPEN_KEEP_CACHE | OPEN_CACHE_DIRECTORY),
-                OpenDirectories::Uncached => Answer::opened(0, 0),
+            Operation::OpenDirectory => reply.send(match self.agreement.no_opendir {
+                true => Answer::Refused(Errno::NOSYS),
+                false => Answer::opened(0, 0),
             }),
             Operation::Release | Operation::ReleaseDirectory | Operation::Destroy => reply.send(Answer::Done),
             Operation::Ioctl { command, argument } => self.ioctl(header, command, &argument, reply),
@@ -244,10 +244,8 @@ impl Server {
     }
 }
 
-/// The kernel keeps the pages of a file over its opens, or the listing of a directory.
+/// The kernel keeps the pages of a file over its opens.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
-/// The kernel keeps the listing of a directory in pages.
-const OPEN_CACHE_DIRECTORY: u32 = 1 << 3;
 
 /// The answer to an ioctl that made a name: the kernel must first forget that there was none, and the directory's listing and attributes.
 fn came_to_be(directory: InodeNumber, name: Bytes, kernel: Arc<Device>) -> Answer {
