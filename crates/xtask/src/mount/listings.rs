@@ -72,10 +72,6 @@ fn all(path: &Path, buffer: usize) -> Result<Vec<Entry>, Failure> {
     Listing::open(path, buffer)?.rest()
 }
 
-fn has(path: &Path, name: &str) -> Result<bool, Failure> {
-    Ok(all(path, USUAL)?.iter().any(|(found, _)| found == name))
-}
-
 fn is(wanted: bool, so: bool, what: &str) -> Outcome {
     if so == wanted { Ok(()) } else { Err(Failure::Wrong(format!("{what}: {so}"))) }
 }
@@ -177,23 +173,44 @@ fn kept(volume: &Volume) -> Outcome {
     is(true, so, "the kernel keeps listings until something changes")
 }
 
+/// A directory that is opened for each look at it, and one that stays open.
+struct Watched<'a> {
+    path: &'a Path,
+    open: Listing,
+}
+
+impl<'a> Watched<'a> {
+    fn new(path: &'a Path) -> Result<Self, Failure> {
+        Ok(Self { path, open: Listing::open(path, USUAL)? })
+    }
+
+    fn has(&self, wanted: bool, name: &str, what: &str) -> Outcome {
+        self.open.seek(0)?;
+        for (listed, how) in [(self.open.rest()?, "rewound"), (all(self.path, USUAL)?, "opened")] {
+            is(wanted, listed.iter().any(|(found, _)| found == name), &format!("{what} ({how})"))?;
+        }
+        Ok(())
+    }
+}
+
 /// What clones, snapshots and a roll back change.
 fn changes_by_others(context: &Context, volume: &Volume) -> Outcome {
     let root = &volume.root;
     let pando = |words: &[&str]| tool::run(context.program("pando").args(words));
     let text = root.display().to_string();
     let snapshots = root.join(".snapshots");
-    is(false, has(root, "clone")?, "a clone is there before it is made")?;
+    let (root, snapshots) = (Watched::new(root)?, Watched::new(&snapshots)?);
+    root.has(false, "clone", "a clone is listed before it is made")?;
     pando(&["clone", &format!("{text}/1"), &format!("{text}/clone")])?;
-    is(true, has(root, "clone")?, "a clone is listed")?;
-    is(false, has(&snapshots, "one")?, "a snapshot is there before it is taken")?;
+    root.has(true, "clone", "a clone is listed")?;
+    snapshots.has(false, "one", "a snapshot is listed before it is taken")?;
     pando(&["snapshot", "create", &text, "one"])?;
-    is(true, has(&snapshots, "one")?, "a snapshot is listed")?;
-    make(root, std::iter::once("later".to_owned()))?;
-    is(true, has(root, "later")?, "a file is listed")?;
+    snapshots.has(true, "one", "a snapshot is listed")?;
+    make(root.path, std::iter::once("later".to_owned()))?;
+    root.has(true, "later", "a file is listed")?;
     pando(&["snapshot", "rollback", &text, "one"])?;
-    is(false, has(root, "later")?, "a file is listed that was rolled back")?;
-    is(true, has(root, "clone")?, "a clone is listed after a roll back")?;
+    root.has(false, "later", "a file is listed that was rolled back")?;
+    root.has(true, "clone", "a clone is listed after a roll back")?;
     pando(&["snapshot", "delete", &text, "one"])?;
-    is(false, has(&snapshots, "one")?, "a snapshot is listed that was deleted")
+    snapshots.has(false, "one", "a snapshot is listed that was deleted")
 }
