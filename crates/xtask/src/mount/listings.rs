@@ -208,6 +208,9 @@ fn changes_by_others(context: &Context, volume: &Volume) -> Outcome {
     snapshots.has(true, "one", "a snapshot is listed")?;
     make(root.path, std::iter::once("later".to_owned()))?;
     root.has(true, "later", "a file is listed")?;
+    // Then the kernel is not told of this name, which it knows from the listing alone.
+    let caches = Path::new("/proc/sys/vm/drop_caches");
+    at("write", caches, fs::write(caches, "2"))?;
     pando(&["snapshot", "rollback", &text, "one"])?;
     root.has(false, "later", "a file is listed that was rolled back")?;
     root.has(true, "clone", "a clone is listed after a roll back")?;
