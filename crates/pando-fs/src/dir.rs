@@ -13,15 +13,15 @@ use crate::inode::Inode;
 use crate::link::{Found, linked_number};
 use crate::names::Names;
 use crate::operations::{DirectoryEntry, FileType, InodeNumber, ROOT, SNAPSHOTS};
-use crate::places::{BEHIND_DOT, BEHIND_DOTS, BEHIND_SNAPSHOTS};
+use crate::places::{BEHIND_DOT, BEHIND_DOTS, BEHIND_SNAPSHOTS, Search};
 use crate::schema::{NameRecord, key, number};
 use crate::{Error, FileSystem, Result, snapshot, store};
 
 /// Names asked of the engine at once.
 const CHUNK: usize = 128;
 
-/// Names among which a cookie is looked for in the midst of a reply, before it is looked for among all.
-const REPLY_NAMES_MAX: usize = 4096;
+/// Names among which a cookie is looked for while locks are held.
+const SEARCH_STEP: usize = 1024;
 
 /// Where a reply has come to: behind a name (empty: at the first), whose cookie this is.
 struct Position {
@@ -51,13 +51,12 @@ impl FileSystem {
         }
         let mut emitted = cookie < first;
         let cookie = cookie.max(BEHIND_SNAPSHOTS);
-        let mut at = None;
+        let (mut at, mut search) = (None, None);
         loop {
             let epoch = self.namespace.read();
             let mut names = directory.names()?;
             // The reader asks once more before it believes that it has seen all.
-            let version = names.version();
-            if at.is_none() && names.places().is_end(cookie, version) {
+            if at.is_none() && names.places().is_end(cookie) {
                 return Ok(());
             }
             let path = match directory.path(*epoch) {
@@ -67,14 +66,17 @@ impl FileSystem {
             };
             let at = match &mut at {
                 Some(at) => at,
-                None => at.insert(self.begin_reply(&path, &mut names, cookie)?),
+                None => match self.begin_reply(&path, &mut names, cookie, &mut search)? {
+                    Some(begin) => at.insert(begin),
+                    None => continue,
+                },
             };
             let chunk = Chunk { directory: &directory, path: &path, attributes };
             let before = at.cookie;
             let read = self.read_chunk(&chunk, &mut names, at, emit);
             if at.cookie != before {
                 emitted = true;
-                names.places().remember(at.cookie, Bytes::copy_from_slice(&at.name));
+                names.places().remember(at.cookie, &at.name);
             }
             match read {
                 Ok(true) => {}
@@ -86,47 +88,71 @@ impl FileSystem {
         }
     }
 
-    /// Where the reply to a cookie begins.
-    fn begin_reply(&self, path: &[u8], names: &mut Names, cookie: u64) -> Result<Position> {
+    /// Where the reply to a cookie begins; `None` while that is being looked for.
+    fn begin_reply(
+        &self,
+        path: &[u8],
+        names: &mut Names,
+        cookie: u64,
+        search: &mut Option<Search>,
+    ) -> Result<Option<Position>> {
         let name = match cookie {
-            BEHIND_SNAPSHOTS => Bytes::new(),
+            BEHIND_SNAPSHOTS => Some(Bytes::new()),
             cookie => match names.places().name(cookie) {
-                Some(name) => name,
-                None => self.find_place(path, names, cookie)?,
+                Some(name) => Some(name),
+                None => self.find_place(path, names, cookie, search)?,
             },
         };
-        let version = names.version();
+        let Some(name) = name else { return Ok(None) };
         if name.is_empty() && !names.is_complete() {
-            names.places().collect(version);
+            names.places().collect();
         }
         names.places().begin(&name);
         let cookie = if name.is_empty() { BEHIND_SNAPSHOTS } else { cookie };
-        Ok(Position { cookie, name })
+        Ok(Some(Position { cookie, name }))
     }
 
-    /// Looks for the name of a cookie that is not remembered: first in the replies of late. If it is not there any more either, a listing that
-    /// stood on it when it was removed, very long ago, begins again: to repeat names is better than to leave some out.
-    fn find_place(&self, path: &[u8], names: &mut Names, cookie: u64) -> Result<Bytes> {
-        let near = names.places().begins().into_iter().map(|begin| (begin, REPLY_NAMES_MAX));
-        for (mut behind, mut room) in near.chain([(Bytes::new(), usize::MAX)]) {
-            while room > 0 {
-                let scan = self.scan_names(path, &behind)?;
-                for (key, _) in &scan.entries {
-                    let name = key::name_of_child(path, key);
-                    if names.cookie_of(name) == cookie {
-                        return Ok(Bytes::copy_from_slice(name));
-                    }
-                }
-                room = room.saturating_sub(scan.entries.len());
-                match scan.entries.last() {
-                    Some((key, _)) if scan.rest.is_some() => {
-                        behind = Bytes::copy_from_slice(key::name_of_child(path, key));
-                    }
-                    _ => break,
-                }
-            }
+    /// Looks on for the name of a cookie that is not remembered, among [`SEARCH_STEP`] names at a time, so that locks are not held for long. If
+    /// it is not there any more either, a listing that stood on it when it was removed, very long ago, begins again: to repeat names is better
+    /// than to leave some out.
+    fn find_place(
+        &self,
+        path: &[u8],
+        names: &mut Names,
+        cookie: u64,
+        search: &mut Option<Search>,
+    ) -> Result<Option<Bytes>> {
+        let search_now = search.get_or_insert_with(|| names.places().search(cookie));
+        let found = self.search_on(path, names, search_now);
+        // What is missing in memory, now or in a moment, is fetched, and the call made again.
+        match &found {
+            Ok(Some(name)) => names.places().remember(cookie, name),
+            Ok(None) => {}
+            Err(_) => names.places().search_later(search.take()),
         }
-        Ok(Bytes::new())
+        found
+    }
+
+    fn search_on(&self, path: &[u8], names: &Names, search: &mut Search) -> Result<Option<Bytes>> {
+        let mut room = SEARCH_STEP;
+        while room > 0 {
+            let Some((behind, left)) = search.ways.front_mut() else { return Ok(Some(Bytes::new())) };
+            let scan = self.scan_names(path, behind)?;
+            let mut found = scan.entries.iter().map(|(key, _)| key::name_of_child(path, key));
+            if let Some(name) = found.find(|name| names.cookie_of(name) == search.cookie) {
+                return Ok(Some(Bytes::copy_from_slice(name)));
+            }
+            let count = scan.entries.len();
+            match scan.entries.last() {
+                Some((key, _)) if scan.rest.is_some() && count < *left => {
+                    *behind = Bytes::copy_from_slice(key::name_of_child(path, key));
+                    *left -= count;
+                }
+                _ => drop(search.ways.pop_front()),
+            }
+            room = room.saturating_sub(count.max(1));
+        }
+        Ok(None)
     }
 
     /// Some of the names of a directory behind one; none only if there are no more.
@@ -171,8 +197,7 @@ impl FileSystem {
         if scan.rest.is_some() {
             return Ok(true);
         }
-        let version = names.version();
-        if let Some(all) = names.places().end(at.cookie, version) {
+        if let Some(all) = names.places().end(at.cookie) {
             names.set_complete(all);
         }
         Ok(false)

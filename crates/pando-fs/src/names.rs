@@ -18,14 +18,34 @@ const NAME_OVERHEAD: usize = 48;
 
 /// What the names of all directories share: memory, and the seed of the cookies in listings.
 pub(crate) struct NameBudget {
-    used: AtomicUsize,
-    limit: usize,
+    /// For the names of complete directories.
+    pub(crate) names: Memory,
+    /// For the places of listings.
+    pub(crate) places: Memory,
     seed: Seed,
 }
 
 impl NameBudget {
+    /// So many bytes for names, and a quarter as many for places.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { used: AtomicUsize::new(0), limit, seed: Seed::default() }
+        Self { names: Memory::new(limit), places: Memory::new(limit / 4), seed: Seed::default() }
+    }
+
+    /// The cookie of a name in listings.
+    pub(crate) fn cookie_of(&self, name: &[u8]) -> u64 {
+        places::cookie_of(self.seed, name)
+    }
+}
+
+/// Bytes that may be taken.
+pub(crate) struct Memory {
+    used: AtomicUsize,
+    limit: usize,
+}
+
+impl Memory {
+    fn new(limit: usize) -> Self {
+        Self { used: AtomicUsize::new(0), limit }
     }
 
     pub(crate) fn take(&self, bytes: usize) -> bool {
@@ -38,11 +58,6 @@ impl NameBudget {
 
     pub(crate) fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// The cookie of a name in listings.
-    pub(crate) fn cookie_of(&self, name: &[u8]) -> u64 {
-        places::cookie_of(self.seed, name)
     }
 
     #[cfg(test)]
@@ -74,13 +89,13 @@ impl Charged {
     /// False, and nothing is done, if there is no memory for one more.
     pub(crate) fn insert(&mut self, name: Bytes) -> bool {
         let cost = name.len() + NAME_OVERHEAD;
-        if !self.budget.take(cost) {
+        if !self.budget.names.take(cost) {
             return false;
         }
         if self.names.insert(name) {
             self.bytes += cost;
         } else {
-            self.budget.give_back(cost);
+            self.budget.names.give_back(cost);
         }
         true
     }
@@ -89,14 +104,14 @@ impl Charged {
         if self.names.remove(name) {
             let cost = name.len() + NAME_OVERHEAD;
             self.bytes -= cost;
-            self.budget.give_back(cost);
+            self.budget.names.give_back(cost);
         }
     }
 }
 
 impl Drop for Charged {
     fn drop(&mut self) {
-        self.budget.give_back(self.bytes);
+        self.budget.names.give_back(self.bytes);
     }
 }
 
@@ -105,8 +120,6 @@ pub(crate) struct Names {
     known: NameMap<InodeNumber>,
     complete: Option<Charged>,
     budget: Arc<NameBudget>,
-    /// Counts changes, so that a listing can tell whether it saw one state of the directory.
-    version: u64,
     places: Option<Box<Places>>,
 }
 
@@ -117,7 +130,6 @@ impl Names {
             known: NameMap::default(),
             complete: just_made.then(|| Charged::new(budget.clone())),
             budget,
-            version: 0,
             places: None,
         }
     }
@@ -142,10 +154,6 @@ impl Names {
         self.complete.as_ref().is_some_and(|names| !names.contains(name))
     }
 
-    pub(crate) fn version(&self) -> u64 {
-        self.version
-    }
-
     pub(crate) fn is_complete(&self) -> bool {
         self.complete.is_some()
     }
@@ -162,20 +170,27 @@ impl Names {
 
     /// A name came to be.
     pub(crate) fn insert(&mut self, name: &Bytes) {
-        self.version += 1;
+        self.changed();
         self.complete.take_if(|names| !names.insert(name.clone()));
     }
 
     /// A name is gone.
     pub(crate) fn remove(&mut self, name: &[u8]) {
-        self.version += 1;
+        self.changed();
         self.known.remove(name);
         if let Some(names) = &mut self.complete {
             names.remove(name);
         }
         // A listing may stand on it.
+        self.places.take_if(|places| places.is_old());
         if let Some(places) = &mut self.places {
-            places.remember(self.budget.cookie_of(name), Bytes::copy_from_slice(name));
+            places.remember(self.budget.cookie_of(name), name);
+        }
+    }
+
+    fn changed(&mut self) {
+        if let Some(places) = &mut self.places {
+            places.change();
         }
     }
 
@@ -186,7 +201,7 @@ impl Names {
 
     /// Nothing is known any more, since all of it has changed. Returns the names whose inodes were known.
     pub(crate) fn forget(&mut self) -> Vec<Bytes> {
-        self.version += 1;
+        self.changed();
         self.complete = None;
         std::mem::take(&mut self.known).into_keys().collect()
     }
@@ -206,7 +221,7 @@ mod tests {
         assert!(names.is_absent(b"c") && !names.is_absent(b"a"));
         names.insert(&Bytes::from_static(b"c"));
         assert!(!names.is_absent(b"d"));
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.names.used(), 0);
     }
 
     #[test]
@@ -216,6 +231,6 @@ mod tests {
         names.insert(&Bytes::from_static(b"a"));
         names.remove(b"a");
         assert!(names.is_absent(b"a"));
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.names.used(), 0);
     }
 }

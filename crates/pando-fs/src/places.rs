@@ -5,11 +5,13 @@
 //! is likely to go on are remembered, to be found at once: the last of each reply, and those that were removed since, which
 //! could not be found otherwise. Other cookies, as seekdir(3) brings them, are looked for among the names of the directory.
 //!
-//! There is one of this for each directory that was listed, until the kernel forgets the directory, which it does not do while it is open.
+//! There is one of this for each directory that was listed, until the kernel forgets the directory, which it does not do while it is open, or
+//! nobody has listed it for a long time. Nobody says when a listing ends, so memory is what bounds it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -23,37 +25,57 @@ pub(crate) const BEHIND_DOTS: u64 = 2;
 /// Cookie behind the directory of the snapshots, which comes third where it is shown; those of names are larger.
 pub(crate) const BEHIND_SNAPSHOTS: u64 = 3;
 
-/// Places that any directory may remember, and beyond which the memory for names must have room.
-const FREE_MAX: usize = 256;
+/// Places that any directory may remember, and beyond which there must be room in the memory for places.
+const FREE_MAX: usize = 8;
 /// Places that a directory remembers at the most.
-const PLACES_MAX: usize = 16_384;
-/// Memory of a place, about.
-const PLACE_BYTES: usize = 192;
+const PLACES_MAX: usize = 4096;
+/// Memory of a place on top of its name's, about.
+const PLACE_OVERHEAD: usize = 192;
+/// For how long places are remembered after the last reply.
+const LISTING_TIME: Duration = Duration::from_secs(3600);
 /// Replies whose beginnings are remembered: who has little room takes the first part of a reply, and goes on in its midst.
 const REPLIES_MAX: usize = 8;
+/// Names among which a cookie is looked for behind the beginning of a reply, before it is looked for among all.
+const REPLY_NAMES_MAX: usize = 4096;
 /// Names that a directory collects at most to learn that it is complete.
 const COLLECTED_MAX: usize = 1 << 20;
 
 /// What is remembered for the listings of one directory.
 pub(crate) struct Places {
     budget: Arc<NameBudget>,
-    charged: usize,
     /// Counts what is remembered.
     clock: u64,
-    /// The names by their cookies, and when they were remembered last.
-    names: NumberMap<u64, (u64, Bytes)>,
+    names: NumberMap<u64, Place>,
     by_age: BTreeMap<u64, u64>,
     /// Names behind which the latest replies began.
     begins: VecDeque<Bytes>,
-    /// The cookie behind which nothing followed, and the version of the names then.
-    end: Option<(u64, u64)>,
+    /// When the latest did.
+    latest: Instant,
+    /// The cookie behind which nothing follows, until the names change.
+    end: Option<u64>,
     collected: Option<Collected>,
+    /// What was being looked for when something was missing in memory.
+    search: Option<Search>,
 }
 
-/// All names since the start, while they are read one after the other.
+/// How far a cookie has been looked for.
+pub(crate) struct Search {
+    pub(crate) cookie: u64,
+    /// Behind which names to look on (an empty one: among all), and among how many.
+    pub(crate) ways: VecDeque<(Bytes, usize)>,
+}
+
+/// A name that is remembered.
+struct Place {
+    name: Bytes,
+    /// When it was remembered last.
+    age: u64,
+    /// What was taken of the budget for it.
+    charged: usize,
+}
+
+/// All names since the start, while they are read one after the other and do not change.
 struct Collected {
-    /// The version of the names at the start.
-    version: u64,
     /// The cookie of the latest.
     at: u64,
     names: Charged,
@@ -70,38 +92,53 @@ impl Places {
     pub(crate) fn new(budget: Arc<NameBudget>) -> Self {
         Self {
             budget,
-            charged: 0,
             clock: 0,
             names: NumberMap::default(),
             by_age: BTreeMap::new(),
             begins: VecDeque::new(),
+            latest: Instant::now(),
             end: None,
             collected: None,
+            search: None,
         }
     }
 
     /// The name behind which a cookie goes on, if it is remembered.
     pub(crate) fn name(&self, cookie: u64) -> Option<Bytes> {
-        self.names.get(&cookie).map(|(_, name)| name.clone())
+        self.names.get(&cookie).map(|place| place.name.clone())
     }
 
     /// Somebody is likely to go on behind this name.
-    pub(crate) fn remember(&mut self, cookie: u64, name: Bytes) {
+    pub(crate) fn remember(&mut self, cookie: u64, name: &[u8]) {
         self.clock += 1;
-        self.by_age.insert(self.clock, cookie);
-        if let Some((age, _)) = self.names.insert(cookie, (self.clock, name)) {
-            self.by_age.remove(&age);
-        } else if self.names.len() > FREE_MAX {
-            if self.names.len() <= PLACES_MAX && self.budget.take(PLACE_BYTES) {
-                self.charged += PLACE_BYTES;
-            } else if let Some((_, oldest)) = self.by_age.pop_first() {
-                self.names.remove(&oldest);
+        let age = self.clock;
+        if let Some(place) = self.names.get_mut(&cookie) {
+            self.by_age.remove(&std::mem::replace(&mut place.age, age));
+            self.by_age.insert(age, cookie);
+            return;
+        }
+        let mut charged = 0;
+        if self.names.len() >= FREE_MAX {
+            let cost = name.len() + PLACE_OVERHEAD;
+            if self.names.len() < PLACES_MAX && self.budget.places.take(cost) {
+                charged = cost;
+            } else {
+                // It takes over what that one has paid for.
+                charged = self.forget_oldest();
             }
         }
+        self.names.insert(cookie, Place { name: Bytes::copy_from_slice(name), age, charged });
+        self.by_age.insert(age, cookie);
+    }
+
+    fn forget_oldest(&mut self) -> usize {
+        let oldest = self.by_age.pop_first().and_then(|(_, cookie)| self.names.remove(&cookie));
+        oldest.map_or(0, |place| place.charged)
     }
 
     /// A reply begins behind this name.
     pub(crate) fn begin(&mut self, name: &Bytes) {
+        self.latest = Instant::now();
         if self.begins.back() != Some(name) {
             self.begins.push_back(name.clone());
             if self.begins.len() > REPLIES_MAX {
@@ -110,15 +147,28 @@ impl Places {
         }
     }
 
-    /// Where to look for a cookie that is not remembered before all names are looked at: behind these, the latest first.
-    pub(crate) fn begins(&self) -> Vec<Bytes> {
-        self.begins.iter().rev().cloned().collect()
+    /// True if nobody has listed the directory for so long that nobody is believed to be at it.
+    pub(crate) fn is_old(&self) -> bool {
+        self.latest.elapsed() > LISTING_TIME
     }
 
-    /// A listing begins at the start of a directory whose names are of this version.
-    pub(crate) fn collect(&mut self, version: u64) {
+    /// How to look for a cookie that is not remembered, or to go on: near the latest replies first.
+    pub(crate) fn search(&mut self, cookie: u64) -> Search {
+        self.search.take_if(|search| search.cookie == cookie).unwrap_or_else(|| {
+            let near = self.begins.iter().rev().map(|begin| (begin.clone(), REPLY_NAMES_MAX));
+            Search { cookie, ways: near.chain([(Bytes::new(), usize::MAX)]).collect() }
+        })
+    }
+
+    /// It has not been found yet.
+    pub(crate) fn search_later(&mut self, search: Option<Search>) {
+        self.search = search;
+    }
+
+    /// A listing begins at the start.
+    pub(crate) fn collect(&mut self) {
         let names = Charged::new(self.budget.clone());
-        self.collected = Some(Collected { version, at: BEHIND_SNAPSHOTS, names });
+        self.collected = Some(Collected { at: BEHIND_SNAPSHOTS, names });
     }
 
     /// A listing that was at cookie `behind` has come to a name.
@@ -131,22 +181,27 @@ impl Places {
         }
     }
 
-    /// Nothing follows the name of a cookie. Returns all names, if they were collected, and no other version of them seen.
-    pub(crate) fn end(&mut self, cookie: u64, version: u64) -> Option<Charged> {
-        self.end = Some((cookie, version));
-        let collected = self.collected.take_if(|collected| collected.at == cookie)?;
-        (collected.version == version).then_some(collected.names)
+    /// The names of the directory are not what they were.
+    pub(crate) fn change(&mut self) {
+        self.end = None;
+        self.collected = None;
+    }
+
+    /// Nothing follows the name of a cookie. Returns all names, if they were collected.
+    pub(crate) fn end(&mut self, cookie: u64) -> Option<Charged> {
+        self.end = Some(cookie);
+        self.collected.take_if(|collected| collected.at == cookie).map(|collected| collected.names)
     }
 
     /// True if nothing follows the name of a cookie, as was found a moment ago.
-    pub(crate) fn is_end(&self, cookie: u64, version: u64) -> bool {
-        self.end == Some((cookie, version))
+    pub(crate) fn is_end(&self, cookie: u64) -> bool {
+        self.end == Some(cookie)
     }
 }
 
 impl Drop for Places {
     fn drop(&mut self) {
-        self.budget.give_back(self.charged);
+        self.budget.places.give_back(self.names.values().map(|place| place.charged).sum());
     }
 }
 
@@ -168,41 +223,48 @@ mod tests {
         let budget = Arc::new(NameBudget::new(usize::MAX / 2));
         let mut places = Places::new(budget.clone());
         for number in 0..PLACES_MAX + 100 {
-            places.remember(number as u64, name(number));
-            places.remember(7, name(7));
+            places.remember(number as u64, &name(number));
+            places.remember(7, &name(7));
         }
         assert_eq!(remembered(&places), PLACES_MAX);
         assert_eq!(places.name(7), Some(name(7)));
         assert_eq!((places.name(8), places.name(102)), (None, Some(name(102))));
+        assert_eq!(budget.places.used(), (PLACES_MAX - FREE_MAX) * (PLACE_OVERHEAD + 8));
         drop(places);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.places.used(), 0);
     }
 
     #[test]
     fn a_few_places_are_remembered_where_memory_is_used_up() {
-        let mut places = Places::new(Arc::new(NameBudget::new(PLACE_BYTES)));
+        let budget = Arc::new(NameBudget::new(4 * (PLACE_OVERHEAD + 8)));
+        let mut places = Places::new(budget.clone());
         for number in 0..1000 {
-            places.remember(number as u64, name(number));
+            places.remember(number as u64, &name(number));
         }
         assert_eq!(remembered(&places), FREE_MAX + 1);
         assert!(places.name(999).is_some());
+        drop(places);
+        assert_eq!(budget.places.used(), 0);
     }
 
     #[test]
     fn names_are_collected_only_by_who_reads_them_all() {
         let mut places = Places::new(Arc::new(NameBudget::new(usize::MAX / 2)));
-        places.collect(1);
+        places.collect();
         places.pass(BEHIND_SNAPSHOTS, 10, &name(10));
         // Somebody else is further already.
         places.pass(20, 30, &name(30));
-        assert!(places.end(30, 1).is_none());
+        assert!(places.end(30).is_none());
         places.pass(10, 20, &name(20));
-        let all = places.end(20, 1).unwrap();
+        let all = places.end(20).unwrap();
         assert_eq!(all.len(), 2);
-        assert!(places.is_end(20, 1) && !places.is_end(20, 2) && !places.is_end(10, 1));
-        places.collect(1);
+        assert!(places.is_end(20) && !places.is_end(10));
+        places.collect();
         places.pass(BEHIND_SNAPSHOTS, 10, &name(10));
-        assert!(places.end(10, 2).is_none(), "they have changed meanwhile");
+        places.change();
+        assert!(!places.is_end(20));
+        places.pass(10, 20, &name(20));
+        assert!(places.end(20).is_none(), "they have changed meanwhile");
     }
 
     #[test]
