@@ -115,6 +115,10 @@ impl Places {
         if let Some(place) = self.names.get_mut(&cookie) {
             self.by_age.remove(&std::mem::replace(&mut place.age, age));
             self.by_age.insert(age, cookie);
+            // What was looked for in vain may have come to be.
+            if place.name != name {
+                place.name = Bytes::copy_from_slice(name);
+            }
             return;
         }
         let mut charged = 0;

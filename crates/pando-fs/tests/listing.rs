@@ -153,6 +153,10 @@ fn a_listing_whose_place_is_lost_begins_again() {
         volume.fs.forget(file, 1);
     }
     assert_eq!(part(&volume, directory, listed[1].1, 3).1, numbered([0, 2]));
+    // The name is there again.
+    volume.file(directory, "000001");
+    assert_eq!(part(&volume, directory, 0, 4).0, listed[1].1);
+    assert_eq!(part(&volume, directory, listed[1].1, 3).1, numbered([2]));
 }
 
 /// In a directory that does not fit into the cache, what was found missing first is missing again when the search begins anew.
