@@ -2,7 +2,8 @@
 //!
 //! `known` are the names whose inodes are in the inode table. `complete` says, for a directory made or fully listed
 //! since the mount, all names there are, so that an absent name is answered, and a file is created, without a read. The
-//! memory that all complete directories use is bounded; a directory that would pass it forgets its names.
+//! memory that all complete directories use is bounded; a directory that would pass it forgets its names. `places` is what its listings
+//! remember.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

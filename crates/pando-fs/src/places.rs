@@ -252,6 +252,16 @@ mod tests {
     }
 
     #[test]
+    fn places_are_old_an_hour_after_the_last_reply() {
+        let mut places = Places::new(Arc::new(NameBudget::new(0)));
+        assert!(!places.is_old());
+        places.latest = Instant::now().checked_sub(LISTING_TIME + Duration::from_secs(1)).unwrap();
+        assert!(places.is_old());
+        places.begin(&name(1));
+        assert!(!places.is_old());
+    }
+
+    #[test]
     fn names_are_collected_only_by_who_reads_them_all() {
         let mut places = Places::new(Arc::new(NameBudget::new(usize::MAX / 2)));
         places.collect();

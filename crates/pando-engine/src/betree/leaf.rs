@@ -438,6 +438,7 @@ mod tests {
         assert!(!leaf.is_empty_in(&first));
         assert!(leaf.is_empty_in(&KeyRange::prefix("a")));
     }
+
     #[test]
     fn what_a_range_overlaps_and_covers_is_what_intersections_say() {
         let words = ["", "a", "a\0", "ab", "abc", "b", "ba", "c"];
