@@ -214,6 +214,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
         epochs: superblock.epoch..=superblock.epoch,
         start: superblock.replay,
         cut: superblock.cut,
+        closed: superblock.clean,
     };
     let replay = Replay::find(source)?;
     // What bindings name must survive until the checkpoint below (CP-1).

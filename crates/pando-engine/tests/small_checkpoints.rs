@@ -3,48 +3,11 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
+use common::counting::Counting;
 use common::{assert_sound, get, manual, put};
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
 use pando_engine::{Batch, Engine, FormatOptions, Tree};
-
-/// A device that counts.
-struct Counting {
-    inner: MemoryDevice,
-    writes: AtomicUsize,
-    flushes: AtomicUsize,
-    discards: AtomicUsize,
-}
-
-impl Device for Counting {
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
-    }
-
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
-        self.inner.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        self.inner.write(batch)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.flushes.fetch_add(1, Ordering::Relaxed);
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.discards.fetch_add(1, Ordering::Relaxed);
-        self.inner.discard(offset, length)
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-}
 
 /// Calls of the device since the last time: writes, flushes, discards.
 fn counts(device: &Counting) -> [usize; 3] {
@@ -52,12 +15,7 @@ fn counts(device: &Counting) -> [usize; 3] {
 }
 
 fn volume() -> (Arc<Counting>, Engine) {
-    let device = Arc::new(Counting {
-        inner: MemoryDevice::new(1 << 30),
-        writes: AtomicUsize::new(0),
-        flushes: AtomicUsize::new(0),
-        discards: AtomicUsize::new(0),
-    });
+    let device = Arc::new(Counting::new(1 << 30));
     let format = FormatOptions { node_bytes: Some(4 << 20), ..FormatOptions::default() };
     Engine::format(device.clone(), &format).unwrap();
     let engine = Engine::open(device.clone(), manual()).unwrap();

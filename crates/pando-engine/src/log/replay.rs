@@ -22,8 +22,9 @@ use pando_format::{Extent, LogPosition, Region, VolumeId, stored_checksum};
 use super::region::Circle;
 use crate::{Error, Lsn, Operation, Result};
 
-/// Bytes read at once.
-const WINDOW_BYTES: u64 = 4 << 20;
+/// Bytes read at once: few at first, for the log of a volume that was closed is empty, then ever more.
+const FIRST_WINDOW_BYTES: u64 = 64 << 10;
+const WINDOW_BYTES_MAX: u64 = 4 << 20;
 
 /// How far behind a hole a witness of damage is looked for.
 const WITNESS_BYTES: u64 = 64 << 20;
@@ -45,6 +46,8 @@ pub(crate) struct LogSource {
     pub start: LogPosition,
     /// Every record up to this one is in the trees already, and is skipped.
     pub cut: Lsn,
+    /// True if the volume was closed with this checkpoint: nothing was promised behind it.
+    pub closed: bool,
 }
 
 /// What was found in a log.
@@ -90,7 +93,9 @@ impl Replay {
             }
         }
         let mut end = walk.end;
-        walk.look_for_witness()?;
+        if !walk.source.closed {
+            walk.look_for_witness()?;
+        }
         let mut replay = Self { bindings, end: end.position, last: end.last, bytes: end.distance, source };
         for (before, unbound) in doubtful {
             if unbound.iter().all(|(lsn, _, _)| *lsn <= durable) {
@@ -331,7 +336,8 @@ impl<'a> Walk<'a> {
     fn read(&mut self, distance: u64, length: u64) -> Result<Bytes> {
         let window_end = self.window_at + self.window.len() as u64;
         if distance < self.window_at || distance + length > window_end {
-            let ahead = length.max(WINDOW_BYTES).min(self.circle.length() - distance);
+            let more = (2 * self.window.len() as u64).clamp(FIRST_WINDOW_BYTES, WINDOW_BYTES_MAX);
+            let ahead = length.max(more).min(self.circle.length() - distance);
             let offset = self.circle.advance(self.source.start.offset, distance);
             self.window = self.circle.read(&*self.source.device, offset, ahead as usize)?;
             self.window_at = distance;

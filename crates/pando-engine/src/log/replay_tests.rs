@@ -45,7 +45,7 @@ fn record(epoch: u64, lsn: u64) -> Record {
 
 fn source(device: Arc<dyn Device>, epochs: u64, checkpoint: Checkpoint) -> LogSource {
     let Checkpoint { position: start, cut } = checkpoint;
-    LogSource { device, region: REGION, volume: VOLUME, epochs: 1..=epochs, start, cut }
+    LogSource { device, region: REGION, volume: VOLUME, epochs: 1..=epochs, start, cut, closed: false }
 }
 
 /// Replays and checks that the records are those of `epoch_of`, without gaps. Gives where the log ended, and

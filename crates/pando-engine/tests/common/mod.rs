@@ -1,6 +1,8 @@
 //! A volume in memory, and short names for what tests do with it.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod counting;
+
 use std::sync::Arc;
 
 use pando_device::MemoryDevice;
