@@ -1,7 +1,8 @@
 //! What goes to a device and comes from it, request by request, in runs of their own (`--trace`), which are counted and not timed.
 //!
 //! The kernel's block events tell of every request that a device is given, after merging and splitting, whatever file system made it; its
-//! FUSE events of every request that a daemon is sent. Both come through an instance of tracefs of our own, with buffers of its own, so that
+//! FUSE events of every request that a daemon is sent, and its events of system calls where threads of PandoFS that serve requests wait for
+//! locks. All come through an instance of tracefs of our own, with buffers of its own, so that
 //! nobody else's tracing is disturbed.
 
 mod event;
@@ -26,6 +27,11 @@ use crate::error::{Error, at};
 const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const BLOCK: &str = "events/block/block_rq_issue";
 const FUSE: [&str; 2] = ["events/fuse/fuse_request_send", "events/fuse/fuse_request_end"];
+const FUTEX: [&str; 2] = ["events/syscalls/sys_enter_futex", "events/syscalls/sys_exit_futex"];
+/// Threads of PandoFS that serve requests. They wait for those elsewhere, so that a futex is always a lock to them.
+const SERVING: &str = r#"(comm ~ "pando-ring-*" || comm ~ "pando-fuse-*")"#;
+/// FUTEX_WAIT and FUTEX_WAIT_BITSET, both within a process.
+const WAITS: &str = "(op == 128 || op == 137)";
 /// Room for events that were not read yet, for each core.
 const BUFFER_KIB: &str = "16384";
 
@@ -111,8 +117,20 @@ impl Trace {
         for events in FUSE.into_iter().filter(|events| trace.instance.join(events).is_dir()) {
             trace.set(&format!("{events}/enable"), "1")?;
         }
+        if trace.sees_locks() {
+            let [begin, end] = FUTEX;
+            trace.set(&format!("{begin}/filter"), &format!("{SERVING} && {WAITS}"))?;
+            trace.set(&format!("{end}/filter"), SERVING)?;
+            trace.set(&format!("{end}/enable"), "1")?;
+            trace.set(&format!("{begin}/enable"), "1")?;
+        }
         trace.set(&format!("{BLOCK}/enable"), "1")?;
         Ok(trace)
+    }
+
+    /// Whether this kernel has events of system calls.
+    pub fn sees_locks(&self) -> bool {
+        self.instance.join(FUTEX[0]).is_dir()
     }
 
     fn set(&self, file: &str, value: &str) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! What the rows that were counted did to the device (flash view, SSDFS; layout, FAST17 3.3) and asked of a daemon, as cells of tables.
+//! What the rows that were counted did to the device (flash view, SSDFS; layout, FAST17 3.3) and asked of a daemon, and where that waited for locks, as cells of tables.
 
 use super::Results;
 use super::table::number;
@@ -56,6 +56,23 @@ pub fn round_trips(results: &Results) -> Table {
         }
     });
     Table { head: vec!["row", "file system", "requests", "of which"], lines }
+}
+
+/// Waits of serving threads for locks, where requests were counted.
+pub fn lock_waits(results: &Results) -> Table {
+    let mut lines = Vec::new();
+    each(results, |row, column, trace| {
+        if let Some(waits) = trace.lock_waits.filter(|_| !trace.round_trips.is_empty()) {
+            lines.push(vec![
+                row.name.to_owned(),
+                column.to_owned(),
+                waits.count.to_string(),
+                number(waits.waited_us as f64 / 1e3),
+                format!("{:.3}", waits.threads()),
+            ]);
+        }
+    });
+    Table { head: vec!["row", "file system", "waits", "ms", "threads at a time"], lines }
 }
 
 fn each(results: &Results, mut see: impl FnMut(&Row, &str, &Summary)) {

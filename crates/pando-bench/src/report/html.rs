@@ -199,6 +199,12 @@ fn counted(results: &Results, page: &mut String) {
             "Requests to the daemons of file systems in user space during the load.",
             device::round_trips(results),
         ),
+        (
+            "Waits for locks",
+            "How often threads of PandoFS that serve requests slept until another let go of a lock during the load, how long all in all, and \
+             how many of them waited at a time in the mean.",
+            device::lock_waits(results),
+        ),
     ];
     for (title, what, table) in tables {
         if table.lines.is_empty() {

@@ -37,12 +37,18 @@ pub fn render(results: &Results) -> String {
 /// The tables of what was counted.
 fn counted(results: &Results) -> String {
     let mut text = String::new();
-    let flash = device::flash(results);
-    if !flash.lines.is_empty() {
-        text.push_str("\nwhat rows did to the device, in MiB (requests); erase blocks written to; layout scores of reads\n");
-        let head = flash.head.iter().map(|name| (*name).to_owned()).collect();
-        text.push_str(&align(&std::iter::once(head).chain(flash.lines).collect::<Vec<_>>()));
-    }
+    let mut put = |title: &str, table: device::Table| {
+        if !table.lines.is_empty() {
+            let head = table.head.iter().map(|name| (*name).to_owned()).collect();
+            text.push_str(title);
+            text.push_str(&align(&std::iter::once(head).chain(table.lines).collect::<Vec<_>>()));
+        }
+    };
+    put(
+        "\nwhat rows did to the device, in MiB (requests); erase blocks written to; layout scores of reads\n",
+        device::flash(results),
+    );
+    put("\nserving threads that waited for locks\n", device::lock_waits(results));
     let mut trips = device::round_trips(results).lines;
     if !trips.is_empty() {
         text.push_str("\nrequests to daemons\n");

@@ -1,5 +1,5 @@
 use super::*;
-use crate::trace::summary::{Phase, Summary};
+use crate::trace::summary::{LockWaits, Phase, Summary};
 
 fn column(name: &str, role: Role) -> Column {
     let [format, mount, version] = [String::new(), String::new(), String::new()];
@@ -232,6 +232,7 @@ fn what_was_counted_is_shown_and_is_no_measurement() {
         phases: vec![Phase::default(), phase],
         load_bytes: 1 << 20,
         round_trips: [("MKNOD".to_owned(), 12)].into(),
+        lock_waits: Some(LockWaits { count: 5, waited_us: 1500, watched_us: 4000 }),
         ..Summary::default()
     };
     results.entries[1].round = crate::trace::round::ROUND;
@@ -240,7 +241,13 @@ fn what_was_counted_is_shown_and_is_no_measurement() {
     let rows: Vec<_> = results.rows().map(|row| row.name).collect();
     assert_eq!(rows, ["rm"]);
     for text in [table::render(&results), html::render(&results).unwrap()] {
-        assert!(text.contains("3.00 (7)") && text.contains("mknod 12") && !text.contains("FAILED"), "{text}");
+        assert!(
+            text.contains("3.00 (7)")
+                && text.contains("mknod 12")
+                && text.contains("0.375")
+                && !text.contains("FAILED"),
+            "{text}"
+        );
     }
     results.entries[1].outcome = Outcome::Failed("it broke".to_owned());
     assert!(html::render(&results).unwrap().contains("untar on pandofs: it broke"));

@@ -26,6 +26,10 @@ pub enum What {
     Sent(u64, u64, String),
     /// Its answer: connection, request.
     Answered(u64, u64),
+    /// A thread begins to wait for a lock: its number.
+    Waits(u64),
+    /// A thread goes on, if it waited: its number.
+    GoesOn(u64),
     /// A mark of ours.
     Mark(String),
 }
@@ -33,20 +37,34 @@ pub enum What {
 impl Event {
     /// One line of a trace: `task-pid [cpu] flags seconds.microseconds: event: fields`. Others are none.
     pub fn parse(line: &str) -> Option<Event> {
-        let names = ["block_rq_issue", "fuse_request_send", "fuse_request_end", "tracing_mark_write"];
-        let (name, at) =
-            names.into_iter().find_map(|name| Some((name, line.find(&format!(": {name}: "))?)))?;
-        let time = line[..at].rsplit(' ').next()?;
-        let (seconds, micros) = time.split_once('.')?;
+        // System calls have a form of their own.
+        let names = [
+            "block_rq_issue: ",
+            "fuse_request_send: ",
+            "fuse_request_end: ",
+            "tracing_mark_write: ",
+            "sys_futex(",
+            "sys_futex -> ",
+        ];
+        let (name, at) = names.into_iter().find_map(|name| Some((name, line.find(&format!(": {name}"))?)))?;
+        let mut words = line[..at].split_whitespace().rev();
+        let (seconds, micros) = words.next()?.split_once('.')?;
         let time_us = seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?;
-        let fields = &line[at + name.len() + 4..];
+        let fields = &line[at + name.len() + 2..];
         let what = match name {
-            "block_rq_issue" => block(fields)?,
-            "tracing_mark_write" => What::Mark(fields.trim_end().to_owned()),
-            _ => fuse(fields, name == "fuse_request_send")?,
+            "block_rq_issue: " => block(fields)?,
+            "tracing_mark_write: " => What::Mark(fields.trim_end().to_owned()),
+            "sys_futex(" => What::Waits(thread(words)?),
+            "sys_futex -> " => What::GoesOn(thread(words)?),
+            _ => fuse(fields, name == "fuse_request_send: ")?,
         };
         Some(Event { time_us, what })
     }
+}
+
+/// The number in `name-27431 [001] .....`, from behind; a name may hold spaces.
+fn thread<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<u64> {
+    words.nth(2)?.rsplit('-').next()?.parse().ok()
 }
 
 /// `7,0 WS 4096 () 2048 + 8 be,0,4 [task]`
@@ -124,5 +142,12 @@ mod tests {
             Some(What::Answered(45, 12))
         );
         assert_eq!(what("tracing_mark_write: load\n"), Some(What::Mark("load".to_owned())));
+    }
+
+    #[test]
+    fn waits_for_locks_are_read() {
+        let waits = "sys_futex(uaddr: 0x7f4a4a6a9658, op: 0x80, val: 1, utime: 0, uaddr2: 1, val3: 0)";
+        assert_eq!(what(waits), Some(What::Waits(21541)));
+        assert_eq!(what("sys_futex -> 0xffffffffffffff92"), Some(What::GoesOn(21541)));
     }
 }

@@ -33,7 +33,9 @@ pub fn run(row: &Row, volume: &Volume) -> Result<(Measurement, Summary), Error> 
     trace.mark("unmount")?;
     let written = load_bytes::since(before);
     volume.make_cold()?;
+    let sees_locks = trace.sees_locks();
     let mut summary = Summary::of(&trace.finish()?, &noted(), written);
+    summary.lock_waits = summary.lock_waits.filter(|_| sees_locks);
     summary.series = measurement.series.extract_if(.., |series| series.y == LAYOUT_SCORE).collect();
     Ok((measurement, summary))
 }

@@ -25,8 +25,52 @@ pub struct Summary {
     pub erase_blocks: [u64; 3],
     /// Requests to the file system's daemon during the load, by kind; nothing of a file system without one.
     pub round_trips: BTreeMap<String, u64>,
+    /// Where the serving threads of PandoFS waited for each other during the load; nothing where the kernel does not tell.
+    #[serde(default)]
+    pub lock_waits: Option<LockWaits>,
     /// What the load counted itself.
     pub series: Vec<Series>,
+}
+
+/// Waits of threads for locks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LockWaits {
+    /// How often one slept until another let go.
+    pub count: u64,
+    /// How long, all in all.
+    pub waited_us: u64,
+    /// How long there was something to watch.
+    pub watched_us: u64,
+}
+
+impl LockWaits {
+    fn of(events: &[Event]) -> LockWaits {
+        let time = |event: Option<&Event>| event.map_or(0, |event| event.time_us);
+        let watched_us = time(events.last()) - time(events.first());
+        let mut waits = LockWaits { watched_us, ..LockWaits::default() };
+        let mut since = HashMap::new();
+        for event in events {
+            match event.what {
+                What::Waits(thread) => {
+                    since.insert(thread, event.time_us);
+                }
+                // Every call ends so, and only waits begin with an event.
+                What::GoesOn(thread) => {
+                    if let Some(begin) = since.remove(&thread) {
+                        waits.count += 1;
+                        waits.waited_us += event.time_us.saturating_sub(begin);
+                    }
+                }
+                _ => {}
+            }
+        }
+        waits
+    }
+
+    /// How many threads waited at a time, in the mean.
+    pub fn threads(&self) -> f64 {
+        self.waited_us as f64 / self.watched_us.max(1) as f64
+    }
 }
 
 /// Traffic of a phase.
@@ -122,6 +166,7 @@ impl Summary {
             }
             if name == super::round::LOAD {
                 summary.round_trips = round_trips(part, connections);
+                summary.lock_waits = Some(LockWaits::of(part));
             }
         }
         summary.erase_blocks = written.map(|blocks| blocks.len() as u64);
@@ -221,6 +266,28 @@ mod tests {
         assert_eq!(summary.erase_blocks, [3, 2, 2]);
         assert_eq!(summary.amplification(), Some(2.0));
         assert_eq!(Summary::of(&all, &BTreeSet::new(), 0).amplification(), None);
+    }
+
+    #[test]
+    fn waits_for_locks_are_those_of_the_load() {
+        let at = |time_us, what| Event { time_us, what };
+        let all = [
+            at(0, mark("mount")),
+            at(1, What::Waits(7)),
+            at(2, What::GoesOn(7)),
+            at(10, mark("load")),
+            at(20, What::Waits(7)),
+            at(30, What::Waits(8)),
+            at(35, What::GoesOn(8)),
+            // It woke somebody.
+            at(36, What::GoesOn(8)),
+            at(60, What::GoesOn(7)),
+            at(110, What::Flush),
+            at(120, mark("unmount")),
+        ];
+        let waits = Summary::of(&all, &BTreeSet::new(), 0).lock_waits.unwrap();
+        assert_eq!(waits, LockWaits { count: 2, waited_us: 45, watched_us: 100 });
+        assert_eq!(waits.threads(), 0.45);
     }
 
     #[test]
