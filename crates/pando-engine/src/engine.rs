@@ -194,6 +194,7 @@ impl Engine {
         let mut stats = volume.stats.read();
         stats.nodes_doomed = volume.doomed.lock().len() as u64;
         stats.cache_bytes = volume.cache.memory() as u64;
+        stats.cache_bytes_max = volume.options.cache_bytes as u64;
         stats.dirty_bytes = volume.cache.dirty_bytes();
         stats.last_lsn = volume.log.appended_lsn().0;
         stats.durable_lsn = volume.log.durable_lsn().0;

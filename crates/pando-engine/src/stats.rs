@@ -21,6 +21,8 @@ macro_rules! counters {
             pub nodes_doomed: u64,
             /// Memory of the node cache, in bytes.
             pub cache_bytes: u64,
+            /// Memory that it may use, in bytes.
+            pub cache_bytes_max: u64,
             /// What writing back all dirty nodes would take, in bytes.
             pub dirty_bytes: u64,
             /// The last LSN given out.
@@ -49,6 +51,7 @@ macro_rules! counters {
                     $((stringify!($name), self.$name),)*
                     ("nodes_doomed", self.nodes_doomed),
                     ("cache_bytes", self.cache_bytes),
+                    ("cache_bytes_max", self.cache_bytes_max),
                     ("dirty_bytes", self.dirty_bytes),
                     ("last_lsn", self.last_lsn),
                     ("durable_lsn", self.durable_lsn),

@@ -5,9 +5,10 @@
 //! which a virtual machine may first have to ask its host: a clone that takes 5 ms came to 30. So programs start with small pages
 //! (`.cargo/config.toml` makes that the allocator's default), and those that keep nodes in memory start anew with huge ones.
 
-use std::env;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
+use std::{env, fs};
 
 /// Where the allocator reads, before `main`, whether to ask for huge pages.
 const ALLOW_HUGE_PAGES: &str = "MIMALLOC_ALLOW_THP";
@@ -15,16 +16,44 @@ const ALLOW_HUGE_PAGES: &str = "MIMALLOC_ALLOW_THP";
 /// It shall ask for them, and give memory back in whole ones: sequential writes and cold reads are a tenth faster than with 1, which splits them.
 const WHOLE: &str = "2";
 
-/// The cache of a volume gets this part of the machine's memory, unless told: what it holds is needed to change it, and a working set
+/// The cache of a volume gets this part of the memory that there is for this process, unless told: what it holds is needed to change it, and a working set
 /// that does not fit is read and written again and again. The rest is for the kernel's cache of file contents and for programs.
 const CACHE_SHARE: u64 = 4;
 
 /// Bytes of memory for the cache of a volume whose mount names none.
 pub fn default_cache_bytes() -> u64 {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limit = limit_of_groups(&groups, Path::new("/sys/fs/cgroup")).unwrap_or(u64::MAX);
+    machine_bytes().min(limit) / CACHE_SHARE
+}
+
+fn machine_bytes() -> u64 {
     let system = rustix::system::sysinfo();
     // The kernel counts in its own unit.
-    let bytes = system.totalram * u64::from(system.mem_unit);
-    bytes / CACHE_SHARE
+    system.totalram * u64::from(system.mem_unit)
+}
+
+/// The least limit of these control groups, as in `/proc/self/cgroup`, and of those around them (cgroups(7)). Whoever goes beyond it is
+/// killed, or held up. A container sees its own group as the root of all.
+fn limit_of_groups(groups: &str, root: &Path) -> Option<u64> {
+    let limits = groups.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, group) = rest.split_once(':')?;
+        let (hierarchy, files): (_, &[&str]) = match controllers {
+            "" => (root.to_owned(), &["memory.max", "memory.high"]),
+            _ if controllers.split(',').any(|controller| controller == "memory") => {
+                (root.join("memory"), &["memory.limit_in_bytes"])
+            }
+            _ => return None,
+        };
+        let around = Path::new(group)
+            .ancestors()
+            .map(|group| hierarchy.join(group.strip_prefix("/").unwrap_or(group)));
+        // What has no limit says so in words, or with a number larger than any memory.
+        let limit = |file: &Path| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+        around.flat_map(|group| files.iter().filter_map(move |file| limit(&group.join(file)))).min()
+    });
+    limits.min()
 }
 
 /// Small pages from here on, for this process and those that it starts: for an allocator that was built with a default of its own.
@@ -53,9 +82,36 @@ mod tests {
 
     #[test]
     fn the_cache_is_a_part_of_the_machines_memory() {
-        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
         let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
         let total: u64 = total.trim().strip_suffix(" kB").unwrap().parse().unwrap();
-        assert_eq!(default_cache_bytes(), (total << 10) / 4);
+        assert_eq!(machine_bytes(), total << 10);
+        // The tests may run in a group with a limit.
+        assert!((1..=machine_bytes() / 4).contains(&default_cache_bytes()));
+    }
+
+    #[test]
+    fn the_least_limit_of_the_groups_around_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let limit = |groups| limit_of_groups(groups, root.path());
+        assert_eq!(limit("0::/a/b\n"), None);
+        put("a/b/memory.max", "max\n");
+        assert_eq!(limit("0::/a/b\n"), None);
+        put("a/memory.max", "4096000\n");
+        assert_eq!(limit("0::/a/b\n"), Some(4_096_000));
+        put("a/b/memory.high", "2048000\n");
+        assert_eq!(limit("0::/a/b\n"), Some(2_048_000));
+        assert_eq!(limit("0::/a\n"), Some(4_096_000));
+        assert_eq!(limit("0::/\n"), None);
+        // The older hierarchies, one for each controller, of which a container may see only its own group, as the root.
+        put("memory/memory.limit_in_bytes", "1024000\n");
+        let older = "5:cpu,cpuacct:/a/b\n4:memory:/elsewhere\n0::/\n";
+        assert_eq!(limit(older), Some(1_024_000));
+        assert_eq!(limit("5:cpu,cpuacct:/a/b\nnonsense\n"), None);
     }
 }

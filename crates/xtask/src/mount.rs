@@ -4,6 +4,7 @@
 
 mod acl;
 mod brim;
+mod cache_size;
 mod clone;
 mod daemon_memory;
 mod exchange;
@@ -114,6 +115,7 @@ const TESTS: &[Test] = &[
     test("exchange", &["perl", "diff", "sha256sum"], exchange::run),
     test("reflink", &["cp"], reflink::run),
     test("daemon-memory", &[], daemon_memory::run),
+    test("cache-size", &[], cache_size::run),
     test("yielding", &[], yielding::run),
     test("clone", &["tar", "rsync", "diff", "awk", "xz", "sha256sum", "perl"], clone::run),
     test("snapshots", &["perl", "tar", "diff", "findmnt", "mountpoint", "fallocate"], snapshots::run),

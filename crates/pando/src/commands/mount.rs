@@ -32,7 +32,7 @@ pub struct MountArgs {
     /// Mount options, separated by commas.
     #[arg(short = 'o', long, value_parser = checked)]
     options: Vec<String>,
-    /// Memory for the node cache, such as 512M or 4G; a quarter of the machine's memory unless told.
+    /// Memory for the node cache, such as 512M or 4G; a quarter of the machine's memory, or of its control group's, unless told.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     cache: Option<u64>,
     /// Stay in the foreground and log to standard error.
@@ -61,7 +61,7 @@ Mount options:
                            snapshot the mount shows what it is now, and nothing that is changed in it later
   transport=WAY            how requests come from the kernel: uring, dev (/dev/fuse), or auto (default)
   nodiscard                do not tell the device which extents are free
-  cache=SIZE               memory for the node cache, as --cache (default: a quarter of the machine's memory)
+  cache=SIZE               memory for the node cache, as --cache (default: a quarter of the memory there is)
   checkpoint=SECONDS       time between checkpoints
   commit=SECONDS           time after which a change is durable without fsync
 
