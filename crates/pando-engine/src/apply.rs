@@ -7,6 +7,7 @@ use pando_format::key::KEY_LENGTH_MAX;
 use pando_format::{KeyRange, Lsn, Msn, Operation, Pending, Tree};
 
 use crate::betree::range_clone::Plan;
+use crate::checkpoint::Occasion;
 use crate::log::batch::Record;
 use crate::volume::Volume;
 use crate::{Batch, Error, Result};
@@ -111,6 +112,10 @@ impl Volume {
                 unreachable!("a batch that clones takes the way of inject_cloning")
             }
         }
+        // Once it is there: who looks for deletes from now on finds it.
+        if matches!(operation, Operation::Delete { .. } | Operation::DeleteRange { .. }) {
+            self.deletes_wait.store(true, Ordering::Release);
+        }
     }
 
     /// Applies a batch that moves or clones ranges. [`Error::Miss`] if something it needs is not in memory: nothing has
@@ -190,6 +195,8 @@ impl Volume {
             self.carry_out(plans.next().expect("there is a plan for each"), msn);
         }
         self.settle(held, []);
+        // What has moved left a delete, and what was cloned may hold some.
+        self.deletes_wait.store(true, Ordering::Release);
     }
 
     /// Runs a query until nothing it needs is missing.
@@ -244,7 +251,7 @@ impl Volume {
             crate::Background::Manual => {
                 // What is queued is behind the cut.
                 self.log.write_out(self.binder())?;
-                self.checkpoint(false)
+                self.checkpoint(Occasion::Running)
             }
             crate::Background::Threads => {
                 self.wait_for_progress();

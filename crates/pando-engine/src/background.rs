@@ -12,6 +12,7 @@ use crate::apply::space_for;
 use crate::betree::node::Body;
 use crate::betree::tree::HEALING_DUE;
 use crate::cache::read_ahead;
+use crate::checkpoint::Occasion;
 use crate::checkpoint_turns::CheckpointTurns;
 use crate::options::Background;
 use crate::volume::Volume;
@@ -289,7 +290,7 @@ impl Volume {
         }
         let half_full = self.log.used_bytes() >= self.log.capacity() / 2;
         if self.signals.checkpoint_wanted.swap(false, Ordering::Relaxed) || half_full || self.wants_space(0) {
-            self.checkpoint(false)?;
+            self.checkpoint(Occasion::Running)?;
             return Ok(true);
         }
         Ok(false)
@@ -398,7 +399,7 @@ impl Volume {
             let lsn = self.log.appended_lsn();
             if wanted || lsn != last_lsn {
                 last_lsn = lsn;
-                if let Err(error) = self.checkpoint(false) {
+                if let Err(error) = self.checkpoint(Occasion::Running) {
                     self.background_failed("a checkpoint", &error);
                 }
             }

@@ -11,6 +11,7 @@
 //! | BT-3 | here: each way leads to a node of the height it says |
 //! | BT-4 | here: names against counts |
 //! | BT-5 | `sharing.rs`: what was shared all the time since the last checkpoint is as it was then; and whoever changes a node asserts it |
+//! | SP-1 | here: no delete waits where none is looked for |
 //! | BT-6 | `sizes.rs`: sizes are told, and compared with bounds by who knows that maintenance has nothing left to do |
 
 mod order;
@@ -19,12 +20,14 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use pando_format::{KeyRange, Msn, NodeId, Tree};
 
 use self::order::Edge;
 pub use self::sizes::Sizes;
-use crate::betree::interior::Interior;
+use crate::betree::interior::{Child, Interior};
 use crate::betree::node::{Body, Node};
 use crate::space::block_table::Pages;
 use crate::volume::Volume;
@@ -219,6 +222,10 @@ impl Check<'_> {
                 self.size_of(&state, is_root);
             }
             if let Body::Interior(interior) = &state.body {
+                let deletes_wait = self.volume.deletes_wait.load(Ordering::Acquire);
+                if own.is_some() && !deletes_wait && interior.children.iter().any(Child::holds_deletes) {
+                    self.problem(id, "SP-1: deletes wait here that nobody would look for");
+                }
                 self.ways_of(id, tree, height, interior, own.as_ref(), &mut below);
                 edges = Edge::of(interior);
             }

@@ -24,6 +24,17 @@ use crate::volume::Volume;
 /// Runs of free space are discarded from this part of a node on.
 const DISCARDED_PART: usize = 64;
 
+/// When a checkpoint is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// A volume is opened that had been closed: nothing is to be written but that it is open.
+    Opening,
+    /// It is in use, or comes back from a crash.
+    Running,
+    /// The last one.
+    Closing,
+}
+
 /// What a cut fixes.
 struct Cut {
     dirty: Vec<NodeRef>,
@@ -37,12 +48,12 @@ struct Cut {
 
 impl Volume {
     /// Writes a checkpoint of the present state. Durable when it returns.
-    pub(crate) fn checkpoint(&self, clean: bool) -> Result<()> {
+    pub(crate) fn checkpoint(&self, occasion: Occasion) -> Result<()> {
         let _one = self.checkpointing.lock();
         self.check_writable()?;
         let start = Instant::now();
         self.signals.checkpoint_begins();
-        let result = self.write_checkpoint(clean);
+        let result = self.write_checkpoint(occasion);
         if let Err(error) = result {
             return Err(self.poison(&format_args!("a checkpoint failed: {error}")));
         }
@@ -52,9 +63,11 @@ impl Volume {
         Ok(())
     }
 
-    fn write_checkpoint(&self, clean: bool) -> Result<()> {
-        self.heal_for_checkpoint(clean)?;
-        self.sink_deletes()?;
+    fn write_checkpoint(&self, occasion: Occasion) -> Result<()> {
+        if occasion != Occasion::Opening {
+            self.heal_for_checkpoint(occasion == Occasion::Closing)?;
+            self.sink_deletes()?;
+        }
         let mut cut = self.cut();
         for node in std::mem::take(&mut cut.dirty) {
             self.write_cut_node(&node, &mut cut)?;
@@ -63,7 +76,7 @@ impl Volume {
         superblock.checkpoint += 1;
         let table = self.table.write(&cut.version, &*self.device, superblock.checkpoint)?;
         self.device.flush()?;
-        superblock.clean = clean;
+        superblock.clean = occasion == Occasion::Closing;
         superblock.cut = cut.lsn;
         superblock.replay = cut.log;
         superblock.epoch = self.log.epoch();

@@ -8,6 +8,7 @@ use pando_device::{BLOCK_SIZE, Device};
 use pando_format::Superblock;
 use parking_lot::Mutex;
 
+use crate::checkpoint::Occasion;
 use crate::stats::Stats;
 use crate::volume::Volume;
 use crate::{
@@ -140,7 +141,7 @@ impl Engine {
 
     /// Writes a checkpoint: all nodes of the present state, then the superblock. Durable when it returns.
     pub fn checkpoint(&self) -> Result<()> {
-        self.volume.checkpoint(false)
+        self.volume.checkpoint(Occasion::Running)
     }
 
     /// Checkpoints and stops the background work. Later changes answer [`crate::Error::ReadOnly`].
@@ -152,7 +153,7 @@ impl Engine {
         self.volume.check_writable()?;
         // On a volume that was full, one checkpoint frees the room in which the next brings the other deletes down.
         for _ in 0..LAST_CHECKPOINTS_MAX {
-            self.volume.checkpoint(true)?;
+            self.volume.checkpoint(Occasion::Closing)?;
             if !self.volume.much_is_dead() {
                 break;
             }

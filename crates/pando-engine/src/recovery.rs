@@ -15,6 +15,7 @@ use pando_format::{
 use crate::betree::node::{CachedNode, Node, NodeRef};
 use crate::betree::tree::TreeRoot;
 use crate::cache::NodeCache;
+use crate::checkpoint::Occasion;
 use crate::checkpoint::now_nanoseconds;
 use crate::log::batch::LOG_START;
 use crate::log::redo_log::RedoLog;
@@ -71,8 +72,8 @@ pub(crate) fn format(device: Arc<dyn Device>, options: &FormatOptions) -> Result
         volume.account(&mut state);
     }
     // Twice, so that both superblocks are there.
-    volume.checkpoint(true)?;
-    volume.checkpoint(true)
+    volume.checkpoint(Occasion::Closing)?;
+    volume.checkpoint(Occasion::Closing)
 }
 
 fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock> {
@@ -207,6 +208,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
     let allocator = Arc::new(Allocator::new(&superblock.node_regions));
     let next = NodeId(superblock.next_node);
     let table = BlockTable::load(superblock.volume, allocator.clone(), &*device, superblock.table, next)?;
+    let closed = superblock.clean;
     let source = LogSource {
         device: device.clone(),
         region: superblock.log,
@@ -214,7 +216,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
         epochs: superblock.epoch..=superblock.epoch,
         start: superblock.replay,
         cut: superblock.cut,
-        closed: superblock.clean,
+        closed,
     };
     let replay = Replay::find(source)?;
     // What bindings name must survive until the checkpoint below (CP-1).
@@ -267,7 +269,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
     })?;
     if !volume.options.read_only {
         // The new epoch is durable before anything is appended (LOG-3), and the log is empty again.
-        volume.checkpoint(false)?;
+        volume.checkpoint(if closed { Occasion::Opening } else { Occasion::Running })?;
     }
     Ok(volume)
 }

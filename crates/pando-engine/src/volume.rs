@@ -62,6 +62,8 @@ pub(crate) struct Volume {
     /// The superblock as it was last written.
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) next_generation: AtomicU64,
+    /// False once no buffer holds a delete: none came since all were brought down.
+    pub(crate) deletes_wait: AtomicBool,
     /// Set while deletes are brought down early because the volume was nearly full.
     pub(crate) reclaiming: AtomicBool,
     /// Bytes that waiting deletes free once they come down to their leaves, about: see [`crate::Batch::note_freed`].
@@ -120,6 +122,7 @@ impl Volume {
             log,
             next_generation: AtomicU64::new(superblock.next_generation),
             superblock: Mutex::new(superblock),
+            deletes_wait: AtomicBool::new(true),
             reclaiming: AtomicBool::new(false),
             dead_bytes: AtomicU64::new(dead_before),
             damaged: Mutex::default(),

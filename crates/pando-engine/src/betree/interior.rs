@@ -34,6 +34,11 @@ pub(crate) struct Child {
 }
 
 impl Child {
+    /// True if deletes wait at an edge to a node, in a buffer in memory.
+    pub(crate) fn holds_deletes(&self) -> bool {
+        !self.id.is_empty() && self.buffer.get().is_some_and(|buffer| buffer.holds_deletes())
+    }
+
     /// An edge with nothing waiting.
     pub(crate) fn new(id: NodeId, strip: usize) -> Self {
         Self {

@@ -23,6 +23,8 @@ mod range_clone_tests;
 pub(crate) mod scan;
 pub(crate) mod sharing;
 pub(crate) mod sink;
+#[cfg(test)]
+mod sink_tests;
 pub(crate) mod split;
 pub(crate) mod token;
 #[cfg(test)]

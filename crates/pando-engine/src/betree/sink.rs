@@ -11,28 +11,50 @@ use crate::{Error, Result};
 /// How often the deletes of a tree are begun anew because a clone came in between.
 const SINK_PAUSES_MAX: usize = 64;
 
+/// What bringing deletes down came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Sunk {
+    /// Some are where they were, for want of room or since a clone waits.
+    InPart,
+    /// All but those in nodes that have other names, too.
+    Own,
+    /// None waits any more.
+    All,
+}
+
 impl Volume {
     /// SP-1: once a volume has become nearly full, or a sixteenth of it is dead, each checkpoint first brings waiting deletes
     /// down to where they free space, until none waits any more. So what was deleted is free after the next checkpoint, the
     /// free space that is told is off by a sixteenth at most, and on a volume with room no leaf is rewritten for the sake
-    /// of a few deletes.
+    /// of a few deletes. Looking for them takes a walk over all interior nodes, so it is left out where none can wait.
     pub(crate) fn sink_deletes(&self) -> Result<()> {
         let dead = self.dead_bytes.load(Ordering::Relaxed);
         if !self.wants_deletes_down() {
             return Ok(());
         }
         self.reclaiming.store(true, Ordering::Relaxed);
-        let mut all_down = true;
-        let before =
-            self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed);
-        for tree in Tree::ALL {
-            all_down &= self.sink_tree(tree)?;
+        let moved = || {
+            self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed)
+        };
+        let before = moved();
+        let mut sunk = Sunk::All;
+        // Before the walk: what comes meanwhile is looked for by the next.
+        if self.deletes_wait.swap(false, Ordering::AcqRel) {
+            for tree in Tree::ALL {
+                sunk = self
+                    .sink_tree(tree)
+                    .inspect_err(|_| self.deletes_wait.store(true, Ordering::Release))?
+                    .min(sunk);
+            }
+            if sunk != Sunk::All || before != moved() || !self.damaged.lock().is_empty() {
+                self.deletes_wait.store(true, Ordering::Release);
+            }
         }
+        let all_down = sunk != Sunk::InPart;
         self.wake_turned_away();
         while self.reclaim_doomed()? {}
         // Deletes may still be coming: it is over when a checkpoint finds none.
-        let after =
-            self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed);
+        let after = moved();
         let counters = self.allocator.counters();
         if all_down && before == after && counters.free + counters.deferred > counters.capacity / 16 * 5 {
             self.reclaiming.store(false, Ordering::Relaxed);
@@ -44,21 +66,21 @@ impl Volume {
         Ok(())
     }
 
-    /// Brings the deletes of a tree down; false if some stay where they are. A clone may come in between, and it goes on from the root
-    /// then; but not for ever, where one follows the other.
-    fn sink_tree(&self, tree: Tree) -> Result<bool> {
+    /// Brings the deletes of a tree down. A clone may come in between, and it goes on from the root then; but not for ever, where one
+    /// follows the other.
+    fn sink_tree(&self, tree: Tree) -> Result<Sunk> {
         let mut pauses_left = SINK_PAUSES_MAX;
         loop {
             let _token = self.root(tree).maintenance.wait();
             let root = self.root(tree).read().clone();
-            let all_down = match self.sink_below(&root, &KeyRange::all(), pauses_left > 0) {
+            let sunk = match self.sink_below(&root, &KeyRange::all(), pauses_left > 0) {
                 // What lies behind damage stays where it is.
-                Err(Error::Damaged { .. }) => false,
+                Err(Error::Damaged { .. }) => Sunk::InPart,
                 done => done?,
             };
             self.fit_root(tree)?;
-            if all_down || pauses_left == 0 || !self.root(tree).maintenance.is_wanted() {
-                return Ok(all_down);
+            if sunk != Sunk::InPart || pauses_left == 0 || !self.root(tree).maintenance.is_wanted() {
+                return Ok(sunk);
             }
             pauses_left -= 1;
         }
@@ -77,30 +99,32 @@ impl Volume {
         self.dead_bytes.load(Ordering::Relaxed) > self.allocator.counters().capacity / 16
     }
 
-    /// Brings deletes from a node and from below it down; false if there was no room for all of them, or, where it may pause, if
-    /// a clone waits for the token.
-    pub(super) fn sink_below(&self, node: &NodeRef, own: &KeyRange, may_pause: bool) -> Result<bool> {
+    /// Brings deletes from a node and from below it down; in part if there was no room for all of them, or, where it may pause, if a
+    /// clone waits for the token.
+    pub(super) fn sink_below(&self, node: &NodeRef, own: &KeyRange, may_pause: bool) -> Result<Sunk> {
         let pauses = || may_pause && self.root(node.tree).maintenance.is_wanted();
         if node.state.read().height == 0 {
-            return Ok(true);
+            return Ok(Sunk::All);
         }
         self.load_all(node)?;
         self.prune(node, own)?;
         loop {
-            let waiting = node.state.read().interior().children.iter().position(|child| {
-                !child.id.is_empty()
-                    && !self.damaged.lock().contains(&child.id)
-                    && child.buffer.get().is_some_and(|buffer| buffer.holds_deletes())
-            });
+            let waiting = node
+                .state
+                .read()
+                .interior()
+                .children
+                .iter()
+                .position(|child| child.holds_deletes() && !self.damaged.lock().contains(&child.id));
             let Some(index) = waiting else { break };
             if !self.has_space_to_flush() || pauses() {
-                return Ok(false);
+                return Ok(Sunk::InPart);
             }
             let id = node.state.read().interior().children[index].id;
             self.flush_around_damage(node, own, (index, id))?;
             self.load_all(node)?;
         }
-        let mut all_down = true;
+        let mut sunk = Sunk::All;
         let mut index = 0;
         while node.state.read().height > 1 && index < node.state.read().interior().children.len() {
             let (id, bounds) = {
@@ -112,15 +136,18 @@ impl Volume {
                 || node.state.read().interior().children[index].xf.is_some()
                 || self.is_shared(id);
             if foreign {
+                if !id.is_empty() {
+                    sunk = sunk.min(Sunk::Own);
+                }
                 index += 1;
                 continue;
             }
             let edges = node.state.read().interior().children.len();
             let child = self.node(id)?;
-            all_down &= self.sink_below(&child, &bounds, may_pause)?;
+            sunk = self.sink_below(&child, &bounds, may_pause)?.min(sunk);
             self.bring_in_shape(node, own, index, &child)?;
             if pauses() {
-                return Ok(false);
+                return Ok(Sunk::InPart);
             }
             // A merge has brought a neighbour that has not been looked at to this place.
             let state = node.state.read();
@@ -129,6 +156,6 @@ impl Volume {
                 index += 1;
             }
         }
-        Ok(all_down)
+        Ok(sunk)
     }
 }

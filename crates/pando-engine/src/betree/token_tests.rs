@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use pando_format::{Bound, KeyRange, Tree};
 
 use super::node::NodeRef;
+use super::sink::Sunk;
 use super::token::Maintenance;
 use crate::small_volume::small_volume;
 use crate::{Batch, Direction, Engine, ScanLimit};
@@ -135,8 +136,8 @@ fn delete_ranges(engine: &Engine, keys: &mut Keys) {
 /// Whether all deletes came down, and by how many flushes. The caller holds the token.
 fn sink(engine: &Engine, may_pause: bool) -> (bool, u64) {
     let before = engine.stats().flushes;
-    let down = engine.volume().sink_below(&root(engine), &KeyRange::all(), may_pause).unwrap();
-    (down, engine.stats().flushes - before)
+    let sunk = engine.volume().sink_below(&root(engine), &KeyRange::all(), may_pause).unwrap();
+    (sunk != Sunk::InPart, engine.stats().flushes - before)
 }
 
 #[test]

@@ -1,0 +1,114 @@
+//! Deletes are looked for as long as some wait, and no longer.
+
+use std::sync::atomic::Ordering;
+
+use pando_device::simulated::Random;
+use pando_format::{Bound, KeyRange, Tree};
+
+use crate::small_volume::small_volume;
+use crate::{Batch, Engine};
+
+const TREE: Tree = Tree::Metadata;
+/// Checkpoints until nothing moves any more.
+const CHECKPOINTS_MAX: usize = 20;
+
+fn waits(engine: &Engine) -> bool {
+    engine.volume().deletes_wait.load(Ordering::Acquire)
+}
+
+/// A checkpoint that brings deletes down, as on a volume that is nearly full.
+fn sinking_checkpoint(engine: &Engine) {
+    engine.volume().reclaiming.store(true, Ordering::Relaxed);
+    engine.checkpoint().unwrap();
+}
+
+fn sink_all(engine: &Engine) {
+    for _ in 0..CHECKPOINTS_MAX {
+        sinking_checkpoint(engine);
+        if !waits(engine) {
+            return;
+        }
+    }
+    panic!("deletes still wait after {CHECKPOINTS_MAX} checkpoints");
+}
+
+fn change(engine: &Engine, fill: impl Fn(&mut Batch)) {
+    engine
+        .changing(0, || {
+            let mut batch = Batch::new();
+            fill(&mut batch);
+            engine.apply(batch)
+        })
+        .unwrap();
+}
+
+fn assert_sound(engine: &Engine) {
+    assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
+
+fn name(directory: u32, number: u32) -> Vec<u8> {
+    format!("{directory:02}/{number:06}").into_bytes()
+}
+
+#[test]
+fn deletes_are_looked_for_until_they_are_down() {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    for number in 0..5000 {
+        change(&engine, |batch| batch.put(TREE, name(0, number), vec![1; 200]));
+    }
+    sink_all(&engine);
+    change(&engine, |batch| batch.put(TREE, name(1, 0), vec![1; 200]));
+    sinking_checkpoint(&engine);
+    assert!(!waits(&engine), "no delete came");
+    change(&engine, |batch| batch.delete(TREE, name(0, 7)));
+    assert!(waits(&engine));
+    sink_all(&engine);
+    let range = KeyRange::new(Bound::before(name(0, 1000)), Bound::before(name(0, 2000)));
+    change(&engine, |batch| batch.delete_range(TREE, range.clone()));
+    assert!(waits(&engine));
+    sink_all(&engine);
+    assert_sound(&engine);
+    // What is in nodes with several names stays there, and may come to be alone in them.
+    change(&engine, |batch| batch.clone_range(TREE, &b"00/"[..], &b"50/"[..]));
+    change(&engine, |batch| batch.delete(TREE, name(0, 8)));
+    for _ in 0..CHECKPOINTS_MAX {
+        sinking_checkpoint(&engine);
+    }
+    assert!(waits(&engine), "the clone shares nodes");
+    change(&engine, |batch| batch.delete_range(TREE, KeyRange::prefix(&b"50/"[..])));
+    assert_sound(&engine);
+}
+
+#[test]
+fn no_delete_is_forgotten() {
+    let mut down = 0;
+    for seed in 0..30 {
+        let (engine, _) = small_volume(16 << 10, 2 << 10);
+        let mut random = Random::new(seed);
+        for _ in 0..40 {
+            for _ in 0..random.below(300) {
+                let (directory, number) = (random.below(4) as u32, random.below(2000) as u32);
+                change(&engine, |batch| batch.put(TREE, name(directory, number), vec![2; 200]));
+            }
+            let [from, to] = [0, 1].map(|_| format!("{:02}/", random.below(4)).into_bytes());
+            match random.below(6) {
+                0 => change(&engine, |batch| batch.delete(TREE, name(1, 5))),
+                1 => change(&engine, |batch| batch.delete_range(TREE, KeyRange::prefix(from.clone()))),
+                2 if from != to && seed % 2 == 0 => {
+                    change(&engine, |batch| batch.delete_range(TREE, KeyRange::prefix(to.clone())));
+                    change(&engine, |batch| batch.move_range(TREE, from.clone(), to.clone()));
+                }
+                3 if from != to && seed % 3 == 0 => {
+                    change(&engine, |batch| batch.delete_range(TREE, KeyRange::prefix(to.clone())));
+                    change(&engine, |batch| batch.clone_range(TREE, from.clone(), to.clone()));
+                }
+                4 => while engine.background_step().unwrap() {},
+                _ => {}
+            }
+            sinking_checkpoint(&engine);
+            down += usize::from(!waits(&engine));
+            assert_sound(&engine);
+        }
+    }
+    assert!(down > 100, "only {down} times nothing waited");
+}
