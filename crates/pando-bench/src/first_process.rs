@@ -3,16 +3,19 @@
 //! ends last: it starts the run, waits for it or for the word to stop, kills the loads, unmounts, lets the daemons write
 //! what they have to write, and only then goes.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::command;
 use crate::device;
+use crate::error::{Error, at};
 use crate::isolation::FIRST_PROCESS;
 use crate::profile;
 use crate::trace;
@@ -25,6 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs this program as the only child, and cleans up after it below `directory`.
 pub fn run(directory: &Path) -> ExitCode {
+    // Until this process ends: two runs would write to the same images.
+    let _alone = match lock(directory) {
+        Ok(lock) => lock,
+        Err(error) => {
+            eprintln!("pando-bench: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     // An earlier run may have been killed, and something may still use its images.
     device::remove_images(directory);
     let code = match start() {
@@ -40,6 +51,19 @@ pub fn run(directory: &Path) -> ExitCode {
     profile::remove_left(directory);
     device::remove_images(directory);
     ExitCode::from(code)
+}
+
+/// Keeps other runs out of a directory, which is made if it is not there.
+fn lock(directory: &Path) -> Result<File, Error> {
+    at("cannot create", directory, fs::create_dir_all(directory))?;
+    let lock = at("cannot open", directory, File::open(directory))?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => {
+            Err(Error::Usage(format!("another run uses {}: name another --directory", directory.display())))
+        }
+        Err(errno) => at("cannot lock", directory, Err(errno.into())),
+    }
 }
 
 fn start() -> std::io::Result<Pid> {
@@ -71,7 +95,7 @@ fn wait_for(run: Pid, directory: &Path) -> u8 {
                 let _ = rustix::process::kill_process_group(run, Signal::KILL);
                 return code;
             }
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return 1,
         }
     }
@@ -118,7 +142,7 @@ fn end_all() {
     let mut killed = false;
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(Some(_)) | Err(Errno::INTR) => {}
             Ok(None) => {
                 if !killed && begin.elapsed() > PATIENCE {
                     signal_others(Signal::KILL);
@@ -161,6 +185,16 @@ fn connection(device: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_is_for_one_run_at_a_time() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("runs");
+        let first = lock(&directory).unwrap();
+        assert!(lock(&directory).unwrap_err().to_string().starts_with("another run uses "));
+        drop(first);
+        lock(&directory).unwrap();
+    }
 
     #[test]
     fn mounts_are_read_from_the_kernels_table() {
