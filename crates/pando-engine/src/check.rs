@@ -11,8 +11,8 @@
 //! | BT-3 | here: each way leads to a node of the height it says |
 //! | BT-4 | here: names against counts |
 //! | BT-5 | `sharing.rs`: what was shared all the time since the last checkpoint is as it was then; and whoever changes a node asserts it |
-//! | SP-1 | here: no delete waits where none is looked for |
 //! | BT-6 | `sizes.rs`: sizes are told, and compared with bounds by who knows that maintenance has nothing left to do |
+//! | SP-1 | here: no delete waits where none is looked for |
 
 mod order;
 mod sharing;

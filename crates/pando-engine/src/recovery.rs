@@ -15,8 +15,7 @@ use pando_format::{
 use crate::betree::node::{CachedNode, Node, NodeRef};
 use crate::betree::tree::TreeRoot;
 use crate::cache::NodeCache;
-use crate::checkpoint::Occasion;
-use crate::checkpoint::now_nanoseconds;
+use crate::checkpoint::{Occasion, now_nanoseconds};
 use crate::log::batch::LOG_START;
 use crate::log::redo_log::RedoLog;
 use crate::log::replay::{LogSource, Replay};

@@ -16,8 +16,8 @@ const ALLOW_HUGE_PAGES: &str = "MIMALLOC_ALLOW_THP";
 /// It shall ask for them, and give memory back in whole ones: sequential writes and cold reads are a tenth faster than with 1, which splits them.
 const WHOLE: &str = "2";
 
-/// The cache of a volume gets this part of the memory that there is for this process, unless told: what it holds is needed to change it, and a working set
-/// that does not fit is read and written again and again. The rest is for the kernel's cache of file contents and for programs.
+/// The cache of a volume gets this part of the memory that there is for this process, unless told: what it holds is needed to change it,
+/// and a working set that does not fit is read and written again and again. The rest is for the kernel's cache of file contents and for programs.
 const CACHE_SHARE: u64 = 4;
 
 /// Bytes of memory for the cache of a volume whose mount names none.

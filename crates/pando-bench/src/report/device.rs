@@ -1,4 +1,5 @@
-//! What the rows that were counted did to the device (flash view, SSDFS; layout, FAST17 3.3) and asked of a daemon, and where that waited for locks, as cells of tables.
+//! What the rows that were counted did to the device (flash view, SSDFS; layout, FAST17 3.3) and asked of a daemon,
+//! and where that waited for locks, as cells of tables.
 
 use super::Results;
 use super::table::number;

@@ -16,7 +16,7 @@ const SINK_PAUSES_MAX: usize = 64;
 pub(crate) enum Sunk {
     /// Some are where they were, for want of room or since a clone waits.
     InPart,
-    /// All but those in nodes that have other names, too.
+    /// All but those in nodes that have other names, too, or lie behind a goto.
     Own,
     /// None waits any more.
     All,
@@ -124,7 +124,8 @@ impl Volume {
             self.flush_around_damage(node, own, (index, id))?;
             self.load_all(node)?;
         }
-        let mut sunk = Sunk::All;
+        // What lies behind a goto is looked at once that has become an edge.
+        let mut sunk = if node.state.read().interior().holds_gotos() { Sunk::Own } else { Sunk::All };
         let mut index = 0;
         while node.state.read().height > 1 && index < node.state.read().interior().children.len() {
             let (id, bounds) = {

@@ -1,6 +1,7 @@
 //! How much memory a daemon takes for nodes: what it is told, else a part of what there is for it, which may be less than the machine has.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::tool::at;
@@ -79,16 +80,21 @@ impl Group {
             let parent = Path::new(hierarchy).join(path.trim_start_matches('/'));
             let group = Group { own: parent.join(format!("pando-test-{}", std::process::id())), parent };
             fs::create_dir(&group.own).ok()?;
-            fs::write(group.own.join(limit), LIMIT.to_string()).ok()?;
-            fs::write(group.own.join("cgroup.procs"), "0").ok()?;
+            set(&group.own.join(limit), &LIMIT.to_string()).ok()?;
+            set(&group.own.join("cgroup.procs"), "0").ok()?;
             Some(group)
         })
     }
 }
 
+/// Makes no file: what is no control group has none of that name.
+fn set(file: &Path, value: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(file)?.write_all(value.as_bytes())
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = fs::write(self.parent.join("cgroup.procs"), "0");
+        let _ = set(&self.parent.join("cgroup.procs"), "0");
         let _ = fs::remove_dir(&self.own);
     }
 }
