@@ -109,3 +109,24 @@ fn moves_that_find_many_messages_are_healed_before_long() {
     assert!(found <= height + 2, "a tree of height {height} is {found} nodes high");
     assert_holds(&engine, &keys);
 }
+
+/// Messages that wait in the root came along with each move, and a range that went there and back took them with it each time.
+#[test]
+fn messages_come_along_once() {
+    const WAITING: u32 = 500;
+    const MOVES: u32 = 20;
+    let (engine, mut keys) = filled();
+    write(&engine, &mut keys, PLACES[0], WAITING, 3);
+    let before = engine.stats();
+    for round in 0..MOVES {
+        let [from, to] = [round, round + 1].map(|turn| PLACES[turn as usize % 2]);
+        move_from(&engine, &mut keys, from, to);
+        settle(&engine);
+    }
+    let after = engine.stats();
+    assert_eq!(after.ranges_cloned - before.ranges_cloned, u64::from(MOVES));
+    let messages = after.messages - before.messages;
+    assert!(messages >= u64::from(WAITING), "only {messages} messages waited");
+    assert!(messages < u64::from(2 * WAITING), "{messages} messages for {MOVES} moves");
+    assert_holds(&engine, &keys);
+}

@@ -151,6 +151,10 @@ impl Volume {
     /// past the root.
     fn plan_gotos(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Option<Way>> {
         let range = KeyRange::prefix(from.clone());
+        let carried_max = match self.root(tree).wounds.lock().ranges.contains(&range) {
+            true => CARRIED_AGAIN_MAX,
+            false => CARRIED_MAX,
+        };
         let mut carried = Vec::new();
         let mut node = self.root(tree).read().clone();
         let mut is_root = true;
@@ -172,8 +176,8 @@ impl Volume {
             let local = names.range_to_local(&range);
             let (first, last) = interior.indexes_in(&local).into_inner();
             let buffers = interior.children[first..=last].iter().filter_map(|child| child.buffer.get());
-            let counts = buffers.map(|buffer| buffer.count_in(&local, CARRIED_MAX));
-            let much = counts.sum::<usize>() >= CARRIED_MAX;
+            let counts = buffers.map(|buffer| buffer.count_in(&local, carried_max));
+            let much = counts.sum::<usize>() >= carried_max;
             if is_root && much && state.height < RAISED_HEIGHT_MAX {
                 return Ok(None);
             }
@@ -277,8 +281,12 @@ impl Volume {
 /// A range of up to this part of a node is copied: 64 KiB as a rule, measured with `examples/small_moves.rs` (docs/internals/engine.md).
 const COPIED_PART: usize = 64;
 
-/// Fewer messages than these come along with a clone. Each takes some microseconds, whatever its value.
+/// Fewer messages than these come along with a clone. Each takes a fraction of a microsecond, whatever its value.
 const CARRIED_MAX: usize = 1024;
+
+/// Fewer than these, with a range that has come to where it is by a clone or a move not long ago: what moves once more may move again and
+/// again, and would have the same messages with it each time.
+const CARRIED_AGAIN_MAX: usize = 128;
 
 /// No tree of this height is raised for the sake of a clone: its messages come along instead. Merges lower a tree again, but
 /// clones may come faster.
