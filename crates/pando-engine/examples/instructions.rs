@@ -3,7 +3,7 @@
 //!     cargo build --release -p pando-engine --example instructions
 //!     valgrind --tool=callgrind --toggle-collect='*measured*' target/release/examples/instructions puts
 //!
-//! The argument is one of puts, gets, scans, deletes. Everything runs on one thread, so that a run counts the same each time; it uses
+//! The argument is one of puts, gets, scans, reads, deletes. Everything runs on one thread, so that a run counts the same each time; it uses
 //! nothing of the engine that came late, so that it can be compared with earlier commits.
 
 use std::hint::black_box;
@@ -18,6 +18,7 @@ const KEYS: u64 = 60_000;
 const OPERATIONS: u64 = 60_000;
 /// Entries of a scan, and keys of a range that is deleted.
 const RANGE: u64 = 50;
+const FILES: u64 = 20_000;
 
 /// Numbers in an order that looks random and repeats itself.
 fn scattered(number: u64) -> u64 {
@@ -67,6 +68,32 @@ fn measured_scans(engine: &Engine) {
     }
 }
 
+/// Blocks of 4 KiB in files of one to six, as a file system reads them: all of a file at a time, one file after the other.
+fn block(file: u64, block: u64) -> Vec<u8> {
+    [&key(file)[..], b"\0", &block.to_be_bytes()].concat()
+}
+
+fn fill_files(engine: &Engine) {
+    for file in 0..FILES {
+        let mut batch = Batch::new();
+        for number in 0..1 + file % 6 {
+            batch.put(Tree::Data, block(file, number), vec![file as u8; 4096]);
+        }
+        apply(engine, batch, file);
+    }
+}
+
+#[inline(never)]
+fn measured_reads(engine: &Engine) {
+    for file in 0..FILES {
+        let blocks = 1 + file % 6;
+        let limit = ScanLimit { entries: blocks as usize, bytes: usize::MAX };
+        let range = KeyRange::new(Bound::before(block(file, 0)), Bound::before(block(file, blocks)));
+        let scan = engine.waiting(|| engine.scan(Tree::Data, &range, Direction::Forward, limit));
+        black_box(scan.expect("a memory device does not fail"));
+    }
+}
+
 #[inline(never)]
 fn measured_deletes(engine: &Engine) {
     for number in 0..OPERATIONS {
@@ -100,9 +127,14 @@ fn main() {
         "puts" => measured_puts(&engine),
         "gets" => measured_gets(&engine),
         "scans" => measured_scans(&engine),
+        "reads" => {
+            fill_files(&engine);
+            engine.checkpoint().expect("a memory device does not fail");
+            measured_reads(&engine);
+        }
         "deletes" => measured_deletes(&engine),
         other => {
-            eprintln!("instructions: {other:?} is none of puts, gets, scans, deletes");
+            eprintln!("instructions: {other:?} is none of puts, gets, scans, reads, deletes");
             std::process::exit(2);
         }
     }

@@ -69,7 +69,10 @@ impl Bound {
 
     /// True if this bound lies at the one before `key`, or above it.
     pub fn reaches(&self, key: &[u8]) -> bool {
-        self.is_above(key) || self.bytes == key
+        match self.side {
+            Side::Before => key <= &self.bytes[..],
+            Side::After => self.is_above(key),
+        }
     }
 
     /// The bound with the first `length` bytes of its prefix taken off, as a child sees it below an edge that lifts
@@ -165,7 +168,8 @@ impl KeyRange {
 
     /// What lies in both; may be empty.
     pub fn intersection(&self, other: &Self) -> Self {
-        Self::new(self.lower.clone().max(other.lower.clone()), self.upper.clone().min(other.upper.clone()))
+        let (lower, upper) = ((&self.lower).max(&other.lower), (&self.upper).min(&other.upper));
+        Self::new(lower.clone(), upper.clone())
     }
 
     /// Bytes of the prefix that every key inside shares.

@@ -90,7 +90,8 @@ impl FileSystem {
                     at = stop;
                 }
             }
-            range = scan.rest;
+            // A scan that ends because it has enough does not know that nothing more is there.
+            range = scan.rest.filter(|_| at < end);
         }
         if at < end {
             out.push(Piece::Hole(end - at));

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Volume, bytes};
+use pando_engine::FormatOptions;
 use pando_fs::operations::{
     AllocateMode, FileType, Operations, ROOT, RenameMode, Seek, SetAttributes, XattrMode, changing,
 };
@@ -20,6 +21,18 @@ fn a_file_is_made_written_read_and_removed() {
     volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
     assert_eq!(volume.fs.lookup(ROOT, b"f"), Err(Error::NotFound));
     assert!(volume.names(ROOT).is_empty());
+}
+
+#[test]
+fn a_read_that_finds_all_its_blocks_asks_the_tree_once() {
+    let volume = Volume::formatted(&FormatOptions::default());
+    for size in [1, 4096, 4097, 8192, 10_000] {
+        let file = volume.file(ROOT, &format!("of {size} bytes"));
+        volume.write(file, 0, &vec![7; size]);
+        let before = volume.fs.engine().stats().scans;
+        assert_eq!(volume.read(file, 0, 100_000), vec![7; size]);
+        assert_eq!(volume.fs.engine().stats().scans, before + 1, "of {size} bytes");
+    }
 }
 
 #[test]

@@ -59,8 +59,8 @@ impl Side<'_> {
 
     /// What can be seen by this way of the node, as compared keys.
     fn bounds(&self) -> KeyRange {
-        let bounds = &self.place.bounds;
-        KeyRange::new(self.compared(&bounds.lower), self.compared(&bounds.upper))
+        let full = self.place.names.range_to_full(&self.place.seen);
+        KeyRange::new(self.compared(&full.lower), self.compared(&full.upper))
     }
 
     /// How keys of a node are made from compared ones: the first goes, the second comes.
@@ -80,7 +80,7 @@ impl Side<'_> {
 
     /// The levels above the foot, the lowest first.
     fn levels(&self) -> impl Iterator<Item = &Level<'_>> {
-        std::iter::successors(self.place.above, |level| level.above)
+        self.place.above.into_iter().flat_map(Level::and_above)
     }
 
     /// A key of a level's buffer as a compared one.
@@ -114,7 +114,7 @@ impl Side<'_> {
 
     /// Keys and values in a piece, the messages above applied.
     fn entries(&self, piece: &KeyRange) -> Result<Vec<(Bytes, Bytes)>> {
-        let piece = self.full(piece);
+        let piece = self.place.names.range_to_local(&self.full(piece));
         let limit = ScanLimit { entries: usize::MAX, bytes: usize::MAX };
         let mut out = Collector { direction: Direction::Forward, limit, entries: Vec::new(), bytes: 0 };
         let found = match &self.foot {
@@ -124,7 +124,7 @@ impl Side<'_> {
                 let Some(basement) = leaf.basements[*index].part.get() else {
                     return Err(Error::Miss(Miss { node: *node, part: Some(*index as u32) }));
                 };
-                Some(basement.inside(&self.place.names.range_to_local(&piece)))
+                Some(basement.inside(&piece))
             }
         };
         merge(found.into_iter().flatten(), &self.place, &piece, &mut out);
@@ -145,11 +145,8 @@ impl Volume {
         let mut rest = range.clone();
         while !rest.is_empty() && out.differences.len() < limit.entries && out.bytes < limit.bytes {
             let root = self.root(tree).read();
-            let sides = prefixes.map(|prefix| Side {
-                prefix,
-                place: Place { names: Names::root(), bounds: KeyRange::all(), height: None, above: None },
-                foot: Foot::Node(root.clone()),
-            });
+            let sides =
+                prefixes.map(|prefix| Side { prefix, place: Place::root(), foot: Foot::Node(root.clone()) });
             match self.compare_in(sides.each_ref(), &rest, &mut out) {
                 Ok(done) => rest.lower = done,
                 // As in a scan: what has been compared needs not be compared again.
@@ -184,25 +181,26 @@ impl Volume {
         };
         let state = node.state.read_recursive();
         state.expect_height(node, side.place.height)?;
-        let full = side.full(range);
         let names = &side.place.names;
+        let local = names.range_to_local(&side.full(range));
         let level;
         let mut below = side.clone();
         match &state.body {
             Body::Leaf(leaf) if leaf.basements.is_empty() => below.foot = Foot::Nothing,
             Body::Leaf(leaf) => {
-                let (index, bounds) = basement_at(leaf, &side.place, &full, Direction::Forward);
-                below.place.bounds = bounds;
+                let index = basement_at(leaf, &local, Direction::Forward);
+                below.place.seen = leaf.range_of(index).intersection(&side.place.seen);
                 below.foot = Foot::Basement { node: node.id, leaf, index };
             }
             Body::Interior(interior) => {
-                let way = way_down(node, state.height, interior, &side.place, &full, Direction::Forward)?;
-                let WayDown { buffer, id, height, names: names_below, bounds, .. } = way;
+                let way = way_down(node, state.height, interior, &side.place, &local, Direction::Forward)?;
+                let piece = way.range_below(&way.bounds.intersection(&local));
+                let seen = way.range_below(&way.bounds);
+                let WayDown { buffer, id, height, names: names_below, .. } = way;
                 level = Level { buffer, names, above: side.place.above };
-                let seen = bounds.intersection(&full);
-                let nothing = id.is_empty() || level.hides(&seen);
+                let nothing = id.is_empty() || level.hides(&names_below, &piece);
                 below.foot = if nothing { Foot::Nothing } else { Foot::Node(self.cached(id)?) };
-                below.place = Place { names: names_below, bounds, height: Some(height), above: Some(&level) };
+                below.place = Place { names: names_below, seen, height: Some(height), above: Some(&level) };
             }
         }
         let both = if next == 0 { [&below, sides[1]] } else { [sides[0], &below] };

@@ -256,7 +256,7 @@ impl Leaf {
     }
 
     /// The range of basement `index` in the leaf's coordinates; open at the leaf's ends.
-    fn range_of(&self, index: usize) -> KeyRange {
+    pub(crate) fn range_of(&self, index: usize) -> KeyRange {
         let lower =
             if index == 0 { Bound::least() } else { Bound::before(self.basements[index].first_key.clone()) };
         let upper = match self.basements.get(index + 1) {

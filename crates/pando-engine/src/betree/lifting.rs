@@ -59,7 +59,8 @@ pub(crate) fn relift_bound(bound: &Bound, prefix: &[u8], strip: &[u8]) -> Bound 
 /// The prefix that an edge between two bounds lifts when it lifts `strip` bytes; `None` if the bounds do not share so
 /// many, which only damage can bring about.
 pub(crate) fn edge_prefix(bounds: &KeyRange, strip: usize) -> Option<Bytes> {
-    (strip <= bounds.common_prefix()).then(|| bounds.lower.bytes.slice(..strip))
+    let lifted = bounds.lower.bytes.get(..strip)?;
+    (bounds.upper.bytes.get(..strip)? == lifted).then(|| bounds.lower.bytes.slice(..strip))
 }
 
 /// A range delete as a child sees it, given the bounds of the child's edge and what it lifts.

@@ -138,6 +138,11 @@ impl MessageBuffer {
         self.gotos.get(next).filter(|goto| goto.range.contains(key))
     }
 
+    /// True if no message waits for any key; gotos may.
+    pub(crate) fn holds_only_gotos(&self) -> bool {
+        self.keyed.is_empty() && self.ranges.is_empty()
+    }
+
     /// Gotos in key order.
     pub(crate) fn gotos(&self) -> &[Goto] {
         &self.gotos

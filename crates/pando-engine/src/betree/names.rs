@@ -40,20 +40,27 @@ impl Names {
         KeyRange::new(self.to_local(&range.lower), self.to_local(&range.upper))
     }
 
+    /// A range of the node's keys as full ones.
+    pub(crate) fn range_to_full(&self, range: &KeyRange) -> KeyRange {
+        KeyRange::new(self.to_full(&range.lower), self.to_full(&range.upper))
+    }
+
     /// A full key as the node has it.
     pub(crate) fn key_to_local<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
         let rest = &key[self.prefix.len()..];
         if self.local.is_empty() { Cow::Borrowed(rest) } else { Cow::Owned([&self.local, rest].concat()) }
     }
 
-    /// The names of a node below a way that takes off `strip` bytes and puts `prepend` there, for the full keys in `bounds`;
+    /// The names of a node below a way that takes off `strip` bytes and puts `prepend` there, for the node's keys in `bounds`;
     /// `None` if they do not share what is taken off, which only damage can bring about.
     pub(crate) fn below(&self, bounds: &KeyRange, strip: usize, prepend: &[u8]) -> Option<Self> {
-        if strip <= self.local.len() {
-            let local = [prepend, &self.local[strip..]].concat().into();
-            return Some(Self { prefix: self.prefix.clone(), local });
-        }
-        let prefix = edge_prefix(bounds, self.prefix.len() + strip - self.local.len())?;
-        Some(Self { prefix, local: Bytes::copy_from_slice(prepend) })
+        let gone = edge_prefix(bounds, strip)?;
+        let own = self.local.len();
+        let prefix = match gone.get(own..) {
+            None | Some([]) => self.prefix.clone(),
+            Some(lifted) => [&self.prefix, lifted].concat().into(),
+        };
+        let kept = &self.local[strip.min(own)..];
+        Some(Self { prefix, local: [prepend, kept].concat().into() })
     }
 }

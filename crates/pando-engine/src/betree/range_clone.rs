@@ -112,7 +112,7 @@ impl Volume {
                 return bytes > limit;
             }
             let child = &interior.children[first];
-            let below = names.below(&range, child.strip as usize, child.prepended());
+            let below = names.below(&local, child.strip as usize, child.prepended());
             let (Some(below), Some(next)) = (below, self.cache.peek(child.id)) else { return false };
             drop(state);
             (node, names) = (next, below);
@@ -222,7 +222,7 @@ impl Volume {
                 top.gotos.clear();
             }
             let next = self.cached(id)?;
-            names = names.below(&range, strip as usize, prepend).ok_or_else(damaged)?;
+            names = names.below(&local, strip as usize, prepend).ok_or_else(damaged)?;
             expected = Some(height);
             is_root = false;
             drop(state);

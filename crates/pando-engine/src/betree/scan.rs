@@ -27,20 +27,22 @@ pub(super) struct Level<'a> {
 }
 
 impl Level<'_> {
-    /// True if a range delete here or above covers all of a piece. What is below need not be read then, and must not be: clones of
-    /// clones can hide more ways than there are nodes.
-    pub(super) fn hides(&self, piece: &KeyRange) -> bool {
-        let mut next = Some(self);
-        while let Some(level) = next {
-            if !level.buffer.ranges().is_empty() {
-                let local = level.names.range_to_local(piece);
-                if level.buffer.ranges_in(&local).any(|(range, _)| range.covers(&local)) {
-                    return true;
-                }
+    /// True if a range delete here or above covers all of a piece of a node that has these names. What is below need not be read then,
+    /// and must not be: clones of clones can hide more ways than there are nodes.
+    pub(super) fn hides(&self, names: &Names, piece: &KeyRange) -> bool {
+        let mut full = None;
+        self.and_above().any(|level| {
+            !level.buffer.ranges().is_empty() && {
+                let full = full.get_or_insert_with(|| names.range_to_full(piece));
+                let local = level.names.range_to_local(full);
+                level.buffer.ranges_in(&local).any(|(range, _)| range.covers(&local))
             }
-            next = level.above;
-        }
-        false
+        })
+    }
+
+    /// This one and those above, the lowest first.
+    pub(super) fn and_above(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |level| level.above)
     }
 }
 
@@ -48,10 +50,17 @@ impl Level<'_> {
 #[derive(Clone)]
 pub(super) struct Place<'a> {
     pub(super) names: Names,
-    /// What can be seen of the node, as full keys.
-    pub(super) bounds: KeyRange,
+    /// What can be seen of the node, as it has its keys.
+    pub(super) seen: KeyRange,
     pub(super) height: Option<u8>,
     pub(super) above: Option<&'a Level<'a>>,
+}
+
+impl Place<'_> {
+    /// A root, of which everything is seen.
+    pub(super) fn root() -> Self {
+        Self { names: Names::root(), seen: KeyRange::all(), height: None, above: None }
+    }
 }
 
 /// What has been collected, and when to stop.
@@ -81,14 +90,10 @@ impl Volume {
         let mut out = Collector { direction, limit, entries: Vec::new(), bytes: 0 };
         let mut rest = range.clone();
         while !rest.is_empty() && !out.is_full() {
-            let names = Names::root();
-            let place = Place { names, bounds: KeyRange::all(), height: None, above: None };
             let root = self.root(tree).read();
-            match self.scan_in(&root, &place, &rest, &mut out) {
-                Ok(done) => match direction {
-                    Direction::Forward => rest.lower = done,
-                    Direction::Backward => rest.upper = done,
-                },
+            match self.scan_in(&root, &Place::root(), &rest, &mut out) {
+                Ok(None) => return Ok(Scan { entries: out.entries, rest: None }),
+                Ok(Some(next)) => *near_end(&mut rest, direction) = next,
                 // What has been looked at already is an answer, even if nothing was there: a stretch of deleted keys
                 // may be longer than the cache, and a scan that began again at its start would never get through.
                 Err(Error::Miss(_)) if rest != *range => break,
@@ -99,79 +104,86 @@ impl Volume {
         Ok(Scan { entries: out.entries, rest })
     }
 
-    /// Collects one piece at the near end of `range`; returns how far it got.
+    /// Collects one piece at the near end of `range`, which is seen at this place and given as the node has its keys. Returns where the next
+    /// one begins, as a full bound, or `None` if nothing of the range is left.
     fn scan_in(
         &self,
         node: &CachedNode,
         place: &Place<'_>,
         range: &KeyRange,
         out: &mut Collector,
-    ) -> Result<Bound> {
+    ) -> Result<Option<Bound>> {
         let state = node.state.read();
         state.expect_height(node, place.height)?;
         let names = &place.names;
         let interior = match &state.body {
+            Body::Leaf(leaf) if leaf.basements.is_empty() => {
+                return Ok(merge(std::iter::empty(), place, range, out));
+            }
             Body::Leaf(leaf) => {
-                if leaf.basements.is_empty() {
-                    return Ok(merge(std::iter::empty(), place, &place.bounds.intersection(range), out));
-                }
-                let (index, bounds) = basement_at(leaf, place, range, out.direction);
+                let index = basement_at(leaf, range, out.direction);
                 let Some(basement) = leaf.basements[index].part.get() else {
                     return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
                 };
                 self.comes_to(node, index);
-                let piece = bounds.intersection(range);
-                let local = names.range_to_local(&piece);
-                return Ok(merge(basement.inside(&local), place, &piece, out));
+                let mut piece = range.clone();
+                let cut = cut(&mut piece, &leaf.range_of(index), out.direction);
+                let next = merge(basement.inside(&piece), place, &piece, out);
+                return Ok(next.or_else(|| cut.map(|end| names.to_full(&end))));
             }
             Body::Interior(interior) => interior,
         };
         let way = way_down(node, state.height, interior, place, range, out.direction)?;
-        let WayDown { buffer, id, height, names: below, bounds, next } = way;
+        let mut piece = range.clone();
+        let cut = cut(&mut piece, &way.bounds, out.direction);
+        let piece = way.range_below(&piece);
+        let seen = way.range_below(&way.bounds);
+        let WayDown { buffer, id, height, names: below, neighbour, .. } = way;
         let level = Level { buffer, names, above: place.above };
-        let below = Place { names: below, bounds, height: Some(height), above: Some(&level) };
-        let piece = below.bounds.intersection(range);
-        if id.is_empty() || level.hides(&piece) {
-            return Ok(merge(std::iter::empty(), &below, &piece, out));
-        }
-        let child = self.cached(id)?;
-        if height == 0
-            && let Some(next) = next
-        {
-            child.next.store(next.0, Ordering::Relaxed);
-        }
-        self.scan_in(&child, &below, range, out)
+        let below = Place { names: below, seen, height: Some(height), above: Some(&level) };
+        let next = if id.is_empty() || level.hides(&below.names, &piece) {
+            merge(std::iter::empty(), &below, &piece, out)
+        } else {
+            let child = self.cached(id)?;
+            if height == 0
+                && let Some(neighbour) = neighbour
+            {
+                child.next.store(neighbour.0, Ordering::Relaxed);
+            }
+            self.scan_in(&child, &below, &piece, out)?
+        };
+        Ok(next.or_else(|| cut.map(|end| names.to_full(&end))))
     }
 }
 
-/// The basement at the near end of `range` in a leaf that has any, and what can be seen of it, as full keys.
-pub(super) fn basement_at(
-    leaf: &Leaf,
-    place: &Place<'_>,
-    range: &KeyRange,
-    direction: Direction,
-) -> (usize, KeyRange) {
-    let names = &place.names;
-    let index = match direction {
-        Direction::Forward => {
-            let lower = names.to_local(&range.lower);
-            leaf.basements.partition_point(|slot| Bound::before(slot.first_key.clone()) <= lower)
-        }
-        Direction::Backward => {
-            let upper = names.to_local(&range.upper);
-            leaf.basements.partition_point(|slot| Bound::before(slot.first_key.clone()) < upper)
-        }
+/// The end of a range at which a scan begins.
+fn near_end(range: &mut KeyRange, direction: Direction) -> &mut Bound {
+    match direction {
+        Direction::Forward => &mut range.lower,
+        Direction::Backward => &mut range.upper,
+    }
+}
+
+/// Cuts the far end of a range off where it reaches beyond `bounds`, in which its near end lies; returns where it was cut.
+fn cut(range: &mut KeyRange, bounds: &KeyRange, direction: Direction) -> Option<Bound> {
+    match direction {
+        Direction::Forward if bounds.upper < range.upper => range.upper = bounds.upper.clone(),
+        Direction::Backward if range.lower < bounds.lower => range.lower = bounds.lower.clone(),
+        _ => return None,
+    }
+    Some(match direction {
+        Direction::Forward => range.upper.clone(),
+        Direction::Backward => range.lower.clone(),
+    })
+}
+
+/// The basement at the near end of `range` in a leaf that has any.
+pub(super) fn basement_at(leaf: &Leaf, range: &KeyRange, direction: Direction) -> usize {
+    let behind = match direction {
+        Direction::Forward => leaf.basements.partition_point(|slot| range.lower.reaches(&slot.first_key)),
+        Direction::Backward => leaf.basements.partition_point(|slot| range.upper.is_above(&slot.first_key)),
     };
-    let index = index.saturating_sub(1);
-    let mut bounds = place.bounds.clone();
-    if index > 0 {
-        let first = Bound::before(leaf.basements[index].first_key.clone());
-        bounds.lower = bounds.lower.max(names.to_full(&first));
-    }
-    if let Some(next) = leaf.basements.get(index + 1) {
-        bounds.upper = bounds.upper.min(names.to_full(&Bound::before(next.first_key.clone())));
-    }
-    (index, bounds)
+    behind.saturating_sub(1)
 }
 
 /// The way below an interior node that a range begins with.
@@ -182,14 +194,28 @@ pub(super) struct WayDown<'a> {
     pub(super) id: NodeId,
     pub(super) height: u8,
     pub(super) names: Names,
-    /// What can be seen by it, as full keys.
+    /// What can be seen by it, as the node above has its keys. Both bounds begin with what is taken off.
     pub(super) bounds: KeyRange,
+    /// Bytes that are taken off the keys, and what comes in the place of them.
+    strip: usize,
+    prepend: &'a [u8],
     /// The neighbour to which a scan forward goes on from there; [`NodeId::EMPTY`] if the node does not tell. `None` for a way
     /// that says nothing about it.
-    pub(super) next: Option<NodeId>,
+    neighbour: Option<NodeId>,
 }
 
-/// The way down from an interior node at the near end of `range`, or [`Error::Miss`].
+impl WayDown<'_> {
+    /// A range inside `bounds` as the node below has it.
+    pub(super) fn range_below(&self, range: &KeyRange) -> KeyRange {
+        let below = |bound: &Bound| {
+            let rest = Bound { bytes: bound.bytes.slice(self.strip..), side: bound.side };
+            if self.prepend.is_empty() { rest } else { rest.prepend(self.prepend) }
+        };
+        KeyRange::new(below(&range.lower), below(&range.upper))
+    }
+}
+
+/// The way down from an interior node at the near end of `range`, which is seen at `place`, or [`Error::Miss`].
 pub(super) fn way_down<'a>(
     node: &CachedNode,
     height: u8,
@@ -198,42 +224,31 @@ pub(super) fn way_down<'a>(
     range: &KeyRange,
     direction: Direction,
 ) -> Result<WayDown<'a>> {
-    let names = &place.names;
     let forward = direction == Direction::Forward;
-    let index = if forward {
-        interior.index_above(&names.to_local(&range.lower))
-    } else {
-        interior.index_below(&names.to_local(&range.upper))
-    };
+    let index = if forward { interior.index_above(&range.lower) } else { interior.index_below(&range.upper) };
     let child = &interior.children[index];
     let Some(buffer) = child.buffer.get() else {
         return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
     };
-    let mut bounds = place.bounds.clone();
-    if index > 0 {
-        bounds.lower = bounds.lower.max(names.to_full(&interior.pivots[index - 1]));
-    }
-    if let Some(pivot) = interior.pivots.get(index) {
-        bounds.upper = bounds.upper.min(names.to_full(pivot));
-    }
+    let mut bounds = interior.bounds_of(index, &place.seen).intersection(&place.seen);
     // Where a goto covers the near end of the range, it leads on; where one comes later, the piece ends at it.
     let mut goto = None;
     for other in buffer.gotos() {
-        let covered = KeyRange::new(names.to_full(&other.range.lower), names.to_full(&other.range.upper));
+        let covered = &other.range;
         let is_here = if forward {
             covered.lower <= range.lower && range.lower < covered.upper
         } else {
             covered.lower < range.upper && range.upper <= covered.upper
         };
         if is_here {
-            bounds = bounds.intersection(&covered);
+            bounds = bounds.intersection(covered);
             goto = Some(other);
             break;
         }
         if forward && covered.lower > range.lower {
-            bounds.upper = bounds.upper.min(covered.lower);
+            bounds.upper = bounds.upper.min(covered.lower.clone());
         } else if !forward && covered.upper < range.upper {
-            bounds.lower = bounds.lower.max(covered.upper);
+            bounds.lower = bounds.lower.max(covered.upper.clone());
         }
     }
     let (id, height, strip, prepend) = match goto {
@@ -241,69 +256,67 @@ pub(super) fn way_down<'a>(
         None if child.id.is_empty() => (child.id, 0, 0, &[][..]),
         None => (child.id, height.wrapping_sub(1), child.strip as usize, child.prepended()),
     };
-    let next = (forward && goto.is_none())
+    let neighbour = (forward && goto.is_none())
         .then(|| interior.children.get(index + 1).map_or(NodeId::EMPTY, |next| next.id));
-    let names = names.below(&bounds, strip, prepend).ok_or_else(|| lifts_too_much(node))?;
-    Ok(WayDown { buffer, id, height, names, bounds, next })
+    let names = place.names.below(&bounds, strip, prepend).ok_or_else(|| lifts_too_much(node))?;
+    Ok(WayDown { buffer, id, height, names, bounds, strip, prepend, neighbour })
 }
 
 /// The messages of one level inside the piece, nearest first.
-struct Overlay<'a> {
+struct Overlay<'a, K> {
     level: &'a Level<'a>,
-    keyed: std::iter::Peekable<Box<dyn Iterator<Item = (&'a Bytes, &'a Pending)> + 'a>>,
+    head: Option<(&'a Bytes, &'a Pending)>,
+    keyed: K,
     deletes: bool,
 }
 
-/// Merges a basement's entries with the messages above; returns how far it got.
+/// Merges a basement's entries in a piece, which is given as its leaf has the keys, with the messages above. Returns from where on it did not,
+/// as a full bound, if that is enough.
 pub(super) fn merge<'a>(
-    entries: impl DoubleEndedIterator<Item = &'a Entry> + 'a,
+    mut entries: impl DoubleEndedIterator<Item = &'a Entry> + 'a,
     place: &Place<'_>,
     piece: &KeyRange,
     out: &mut Collector,
-) -> Bound {
+) -> Option<Bound> {
     let forward = out.direction == Direction::Forward;
     let prefix = &place.names.prefix;
     let mut overlays = Vec::new();
-    let mut above = place.above;
-    while let Some(level) = above {
-        let local = level.names.range_to_local(piece);
-        let deletes = level.buffer.ranges_in(&local).next().is_some();
-        let keyed = level.buffer.keyed_in(&local);
-        let keyed: Box<dyn Iterator<Item = _>> =
-            if forward { Box::new(keyed) } else { Box::new(keyed.rev()) };
-        let mut keyed = keyed.peekable();
-        if deletes || keyed.peek().is_some() {
-            overlays.push(Overlay { level, keyed, deletes });
+    let mut full = None;
+    for level in place.above.into_iter().flat_map(Level::and_above) {
+        if level.buffer.holds_only_gotos() {
+            continue;
         }
-        above = level.above;
+        let full = full.get_or_insert_with(|| place.names.range_to_full(piece));
+        let local = level.names.range_to_local(full);
+        let deletes = level.buffer.ranges_in(&local).next().is_some();
+        let mut keyed = level.buffer.keyed_in(&local);
+        let head = nearest(&mut keyed, forward);
+        if deletes || head.is_some() {
+            overlays.push(Overlay { level, head, keyed, deletes });
+        }
     }
-    let mut base: Box<dyn Iterator<Item = &Entry>> =
-        if forward { Box::new(entries) } else { Box::new(entries.rev()) };
-    let mut head = base.next();
+    let mut head = nearest(&mut entries, forward);
     loop {
         // The nearest key of all sources, as the leaf sees it.
         let local = place.names.local.len();
-        let mut nearest: Option<&[u8]> = head.map(|(key, _)| &key[local..]);
-        for overlay in &mut overlays {
+        let mut least: Option<&[u8]> = head.map(|(key, _)| &key[local..]);
+        for overlay in &overlays {
             let names = overlay.level.names;
             let skip = names.local.len() + prefix.len() - names.prefix.len();
-            if let Some(&(key, _)) = overlay.keyed.peek() {
+            if let Some((key, _)) = overlay.head {
                 let key = &key[skip..];
-                if nearest.is_none_or(|near| if forward { key < near } else { key > near }) {
-                    nearest = Some(key);
+                if least.is_none_or(|least| if forward { key < least } else { key > least }) {
+                    least = Some(key);
                 }
             }
         }
-        let Some(nearest) = nearest else {
-            return if forward { piece.upper.clone() } else { piece.lower.clone() };
-        };
-        let full: Bytes = [&prefix[..], nearest].concat().into();
+        let full: Bytes = [&prefix[..], least?].concat().into();
         let mut value = None;
         if let Some((key, old)) = head
             && key[local..] == full[prefix.len()..]
         {
             value = Some(old.clone());
-            head = base.next();
+            head = nearest(&mut entries, forward);
         }
         // Collected from the leaf upwards: the lowest level is the oldest.
         for overlay in &mut overlays {
@@ -311,9 +324,11 @@ pub(super) fn merge<'a>(
             if overlay.deletes && value.is_some() && overlay.level.buffer.deletes(&seen) {
                 value = None;
             }
-            if overlay.keyed.peek().is_some_and(|(key, _)| key[..] == *seen) {
-                let (_, pending) = overlay.keyed.next().expect("it was just peeked at");
+            if let Some((key, pending)) = overlay.head
+                && key[..] == *seen
+            {
                 value = pending.apply(value.as_ref());
+                overlay.head = nearest(&mut overlay.keyed, forward);
             }
         }
         let Some(value) = value else { continue };
@@ -321,7 +336,16 @@ pub(super) fn merge<'a>(
         out.entries.push((full, value));
         if out.is_full() {
             let (last, _) = out.entries.last().expect("it was just pushed");
-            return Bound::before(if forward { [last, &[0][..]].concat().into() } else { last.clone() });
+            return Some(Bound::before(if forward {
+                [last, &[0][..]].concat().into()
+            } else {
+                last.clone()
+            }));
         }
     }
+}
+
+/// Takes the next item at the end at which a scan begins.
+fn nearest<T>(items: &mut impl DoubleEndedIterator<Item = T>, forward: bool) -> Option<T> {
+    if forward { items.next() } else { items.next_back() }
 }
