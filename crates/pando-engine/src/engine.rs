@@ -139,6 +139,11 @@ impl Engine {
         self.volume.log.sync_to(lsn, self.volume.binder())
     }
 
+    /// True if a sync now would write little, and take about as long as the device needs for one flush.
+    pub fn sync_is_short(&self) -> bool {
+        self.volume.log.little_waits()
+    }
+
     /// Writes a checkpoint: all nodes of the present state, then the superblock. Durable when it returns.
     pub fn checkpoint(&self) -> Result<()> {
         self.volume.checkpoint(Occasion::Running)

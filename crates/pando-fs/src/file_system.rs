@@ -375,6 +375,10 @@ impl Operations for FileSystem {
         Ok(())
     }
 
+    fn sync_is_short(&self) -> bool {
+        self.store.engine().sync_is_short()
+    }
+
     fn statistics(&self) -> Result<Statistics> {
         let space = self.store.engine().space();
         // Inodes need no room of their own; zeros say, as on other file systems without an inode table, that there

@@ -207,6 +207,10 @@ impl Operations for SnapshotFiles {
         Ok(())
     }
 
+    fn sync_is_short(&self) -> bool {
+        true
+    }
+
     fn statistics(&self) -> Result<Statistics> {
         self.fs.statistics()
     }

@@ -1,15 +1,17 @@
-//! Runs requests: at once on the thread that received them, or on the pool where they must wait (FU-1).
+//! Runs requests: at once on the thread that received them, or on the pool where they must wait for long (FU-1).
 //!
 //! A call that answers `Miss` or `Busy` has changed nothing, so it is made again from the start, after what it lacked
 //! has been fetched or room has been made. The request carries its reply along, so that it is answered once, from
 //! wherever it ends (FU-2).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use pando_fs::operations::{changing_bytes, waiting};
 use pando_fs::{Error, Operations, Result};
 
 use crate::errno;
+use crate::patience::Patience;
 use crate::pool::Pool;
 use crate::protocol::Answer;
 use crate::transport::Reply;
@@ -32,12 +34,13 @@ pub(crate) struct Dispatcher {
     fs: Arc<dyn Operations>,
     pool: Pool,
     report: Report,
+    patience: Patience,
 }
 
 impl Dispatcher {
     /// `waiters_max` requests wait for the device at once.
     pub(crate) fn new(fs: Arc<dyn Operations>, waiters_max: usize, report: Report) -> Self {
-        Self { fs, pool: Pool::new(waiters_max), report }
+        Self { fs, pool: Pool::new(waiters_max), report, patience: Patience::default() }
     }
 
     /// The file system, for what never waits and is never answered.
@@ -73,13 +76,18 @@ impl Dispatcher {
         self.run(Kind::Change { bytes: bytes as u64 }, reply, call);
     }
 
-    /// Serves a request that waits for the device in any case, on the pool.
-    pub(crate) fn wait(
-        &self,
-        reply: Reply,
-        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
-    ) {
-        self.run_on_pool(Kind::Query, None, reply, call);
+    /// Makes everything durable. That waits for the device in any case, so it goes to the pool, unless it will not be long and the thread
+    /// at hand has only one caller: who would wait for two threads to wake besides, 50 to 100 us each.
+    pub(crate) fn sync(&self, reply: Reply) {
+        let sync = |fs: &dyn Operations| fs.sync().map(|()| Answer::Done);
+        if reply.is_to_only_caller() && self.fs.sync_is_short() && self.patience.is_left() {
+            let start = Instant::now();
+            let result = sync(&*self.fs);
+            self.patience.note(start.elapsed());
+            finish(reply, result, &self.report);
+        } else {
+            self.run_on_pool(Kind::Query, None, reply, sync);
+        }
     }
 
     fn run(

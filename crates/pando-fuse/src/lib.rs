@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //!
-//! * FU-1 a receiving thread never waits for the device.
+//! * FU-1 a receiving thread never waits for the device, but for a short sync of its only caller as long as the device is quick ([`patience`]).
 //! * FU-2 every request is answered exactly once, except forgets, which are never answered.
 //! * FU-3 an inode reference is counted by the file system if and only if the kernel was told of the entry.
 //! * FU-4 no notification is sent from within a request that holds what the notification needs.
@@ -21,6 +21,7 @@ pub mod ioctl;
 pub mod mount_point;
 mod negotiate;
 mod notifier;
+mod patience;
 mod pool;
 mod protocol;
 mod serve;

@@ -59,7 +59,7 @@ impl Server {
             | Operation::ListXattrs { .. }
             | Operation::ReadDirectory { .. }
             | Operation::Seek { .. } => self.query(InodeNumber(header.node), operation, reply),
-            Operation::Sync => self.dispatcher.wait(reply, |fs| fs.sync().map(|()| Answer::Done)),
+            Operation::Sync => self.dispatcher.sync(reply),
             Operation::Open => reply.send(match self.agreement.no_open {
                 true => Answer::Refused(Errno::NOSYS),
                 false => Answer::opened(0, OPEN_KEEP_CACHE),

@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, UNIX_EPOCH};
 
 use common::memory_fs::MemoryFs;
@@ -18,6 +18,7 @@ use common::mounted::{Mounted, with_fuse};
 use pando_fuse::{MountError, Transport, VfsOption, mount_point};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
+use rustix::thread::CpuSet;
 
 /// Waits for what the kernel does in its own time, such as forgetting; the test's time-out ends a vain wait. Unmounting
 /// would not hurry it: the kernel drops what it has not sent by then.
@@ -207,7 +208,7 @@ fn calls_beyond_reading_and_writing() {
 
         file.sync_all().unwrap();
         File::open(mounted.path()).unwrap().sync_all().unwrap();
-        assert_eq!(memory.syncs.load(Ordering::Relaxed), 2);
+        assert_eq!(memory.syncs.lock().len(), 2);
         drop((file, target));
         mounted.unmount();
     });
@@ -287,6 +288,64 @@ fn requests_come_by_the_way_that_was_agreed() {
             assert_eq!(thread.starts_with("pando-ring-"), over_ring, "{thread}");
         }
         until(|| memory.references() == 0);
+        mounted.unmount();
+    });
+}
+
+#[test]
+fn a_lone_caller_is_synced_by_the_thread_of_its_core() {
+    with_fuse("a_lone_caller_is_synced_by_the_thread_of_its_core", || {
+        let memory = Arc::new(MemoryFs::new());
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        let file = File::create(mounted.path().join("f")).unwrap();
+        let over_ring = mounted.transport() == Transport::Uring;
+        let synced_by_core = || {
+            let threads = std::mem::take(&mut *memory.syncs.lock());
+            threads.iter().filter(|thread| thread.starts_with("pando-ring-")).count()
+        };
+        let first_core = || {
+            let mut core = CpuSet::new();
+            core.set(0);
+            rustix::thread::sched_setaffinity(None, &core).unwrap();
+        };
+        let sync = |times| (0..times).for_each(|_| file.sync_all().unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                first_core();
+                // Whatever came from this core before.
+                assert!((0..100).all(|_| fs::metadata(mounted.path().join("none")).is_err()));
+                sync(20);
+                // On a busy machine a moment may look like a slow device.
+                assert_eq!(synced_by_core() > 0, over_ring);
+                memory.sync_is_short.store(false, Ordering::Relaxed);
+                sync(20);
+                assert_eq!(synced_by_core(), 0, "they may take long");
+                memory.sync_is_short.store(true, Ordering::Relaxed);
+                *memory.sync_takes.lock() = Duration::from_millis(2);
+                sync(20);
+                assert!(synced_by_core() <= 1, "the device is slow");
+                *memory.sync_takes.lock() = Duration::ZERO;
+                sync(100);
+            });
+        });
+        synced_by_core();
+        let turns = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for own in 0..2 {
+                let (turns, sync) = (&turns, &sync);
+                scope.spawn(move || {
+                    first_core();
+                    for turn in 0..100 {
+                        turns.wait();
+                        if turn % 2 == own {
+                            sync(1);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(synced_by_core() < 10, "its core has two callers");
+        drop(file);
         mounted.unmount();
     });
 }

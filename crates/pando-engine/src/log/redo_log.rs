@@ -20,6 +20,9 @@ use crate::{Error, Lsn, Result};
 /// Queued bytes, without what late binding may leave out, from which the background should write.
 const WRITE_OUT_BYTES: u64 = 1 << 20;
 
+/// Bytes of which writing takes no longer than the flush behind it: 256 KiB are a tenth of a millisecond and more to a disk of today.
+const LITTLE_BYTES: u64 = 256 << 10;
+
 /// The log of an open volume.
 pub(crate) struct RedoLog {
     device: Arc<dyn Device>,
@@ -312,6 +315,12 @@ impl RedoLog {
     fn is_piled_up(&self, state: &State) -> bool {
         state.queued_bytes - state.bindable_bytes >= WRITE_OUT_BYTES
             || state.queued_bytes >= self.batch_bytes_max() / 4 * 3
+    }
+
+    /// True if little waits to be written or is being written.
+    pub fn little_waits(&self) -> bool {
+        let state = self.state.lock();
+        state.queued_bytes + state.in_flight_bytes <= LITTLE_BYTES
     }
 
     /// Why nothing can be appended any more, if a write or a flush has failed.

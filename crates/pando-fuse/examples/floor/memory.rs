@@ -531,6 +531,10 @@ impl Operations for Memory {
         Ok(())
     }
 
+    fn sync_is_short(&self) -> bool {
+        true
+    }
+
     fn statistics(&self) -> Result<Statistics> {
         let capacity = 64 << 30;
         let inodes = 1 << 30;

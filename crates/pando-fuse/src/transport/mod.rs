@@ -23,6 +23,7 @@ use crate::protocol::Answer;
 pub(crate) struct Reply {
     unique: u64,
     way: Option<Way>,
+    is_to_only_caller: bool,
 }
 
 enum Way {
@@ -33,12 +34,17 @@ enum Way {
 impl Reply {
     /// The answer to the request of this number, which came through this device.
     pub(crate) fn through(device: Arc<Device>, unique: u64) -> Self {
-        Self { unique, way: Some(Way::Device(device)) }
+        Self { unique, way: Some(Way::Device(device)), is_to_only_caller: false }
     }
 
     /// The answer to the request of this number, which lies in this slot.
-    fn in_slot(queue: Arc<Queue>, slot: Slot, unique: u64) -> Self {
-        Self { unique, way: Some(Way::Ring(queue, slot)) }
+    fn in_slot(queue: Arc<Queue>, slot: Slot, unique: u64, is_to_only_caller: bool) -> Self {
+        Self { unique, way: Some(Way::Ring(queue, slot)), is_to_only_caller }
+    }
+
+    /// True if the thread that received the request has had no other callers of late.
+    pub(crate) fn is_to_only_caller(&self) -> bool {
+        self.is_to_only_caller
     }
 
     pub(crate) fn send(mut self, answer: Answer) {

@@ -310,7 +310,8 @@ impl Thread<'_> {
         if matches!(operation, Ok(Operation::Read { size, .. }) if size >= MUCH) {
             self.much.set(true);
         }
-        let reply = Reply::in_slot(self.queue.clone(), slot, header.unique);
+        let is_to_only_caller = !self.callers.are_several();
+        let reply = Reply::in_slot(self.queue.clone(), slot, header.unique, is_to_only_caller);
         match operation {
             Ok(operation) => self.server.serve(&header, operation, reply),
             Err(_) => reply.send(Answer::Refused(Errno::INVAL)),

@@ -3,8 +3,8 @@
 //! It counts references as the kernel's are counted, and can answer `Busy` to see requests go through the pool.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use pando_fs::operations::*;
@@ -35,8 +35,12 @@ pub struct MemoryFs {
     calls: AtomicU64,
     /// Times that a thread which may wait made room.
     pub waited: AtomicU64,
-    /// Times that `sync` was called.
-    pub syncs: AtomicU64,
+    /// Names of the threads that `sync` was called on.
+    pub syncs: Mutex<Vec<String>>,
+    /// How long it takes.
+    pub sync_takes: Mutex<Duration>,
+    /// Whether that is said to be short.
+    pub sync_is_short: AtomicBool,
     /// Names of the threads that lookups came on.
     pub threads: Mutex<BTreeSet<String>>,
 }
@@ -48,7 +52,9 @@ impl MemoryFs {
             busy_every: 0,
             calls: AtomicU64::new(0),
             waited: AtomicU64::new(0),
-            syncs: AtomicU64::new(0),
+            syncs: Mutex::default(),
+            sync_takes: Mutex::default(),
+            sync_is_short: AtomicBool::new(true),
             threads: Mutex::default(),
         };
         let root = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
@@ -448,8 +454,13 @@ impl Operations for MemoryFs {
     }
 
     fn sync(&self) -> Result<()> {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.syncs.lock().push(std::thread::current().name().unwrap_or_default().to_owned());
+        std::thread::sleep(*self.sync_takes.lock());
         Ok(())
+    }
+
+    fn sync_is_short(&self) -> bool {
+        self.sync_is_short.load(Ordering::Relaxed)
     }
 
     fn statistics(&self) -> Result<Statistics> {
