@@ -277,7 +277,7 @@ impl Check<'_> {
                 below.push(Visit { id: child.id, tree, height: height.saturating_sub(1), own });
             }
             for goto in child.buffer.get().iter().flat_map(|buffer| buffer.gotos()) {
-                if goto.height + 1 >= height {
+                if goto.height >= height.saturating_sub(1) {
                     self.problem(id, &format!("BT-3: {goto} is not below the edges beside it"));
                 }
                 below.push(Visit { id: goto.target, tree, height: goto.height, own: None });

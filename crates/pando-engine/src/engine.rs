@@ -139,7 +139,8 @@ impl Engine {
         self.volume.log.sync_to(lsn, self.volume.binder())
     }
 
-    /// True if a sync now would write little, and take about as long as the device needs for one flush.
+    /// True if a sync now would write little, and nothing but the log, and would not have to wait for others first: it takes about as long
+    /// as the device needs for a flush, and for what it was given to write before.
     pub fn sync_is_short(&self) -> bool {
         self.volume.log.little_waits()
     }

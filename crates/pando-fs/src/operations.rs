@@ -332,7 +332,7 @@ pub trait Operations: Send + Sync {
     fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()>;
     /// Makes everything done so far durable. Waits for the device.
     fn sync(&self) -> Result<()>;
-    /// True if a sync now would write little, and take about as long as the device needs for one flush.
+    /// True if a sync now would write little, and take about as long as the device needs for a flush.
     fn sync_is_short(&self) -> bool;
     /// Sizes and counts.
     fn statistics(&self) -> Result<Statistics>;

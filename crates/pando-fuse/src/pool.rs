@@ -1,4 +1,4 @@
-//! Threads that may wait for the device, so that receiving threads never do (FU-1).
+//! Threads that may wait for the device, so that receiving threads need not (FU-1).
 //!
 //! Threads are started when work finds none idle, up to a limit, and stay. The limit bounds how many requests wait for
 //! the device at once; no job waits for another job of the pool, so a full pool is slow but never stuck.

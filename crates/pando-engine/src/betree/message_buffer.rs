@@ -43,8 +43,10 @@ pub(crate) struct Messages {
 }
 
 impl MessageBuffer {
-    /// A buffer read from the device; `None` if the parts break BUF-2 or a key comes twice.
+    /// A buffer read from the device, of a node of this height; `None` if the parts break BUF-2, a key comes twice, or a goto leads no lower,
+    /// and might lead round in a circle.
     pub(crate) fn from_parts(
+        height: u8,
         keyed: impl IntoIterator<Item = (Bytes, Msn, Pending)>,
         ranges: Vec<(KeyRange, Msn)>,
         gotos: Vec<Goto>,
@@ -64,7 +66,7 @@ impl MessageBuffer {
         }
         buffer.ranges = ranges;
         for goto in gotos {
-            if buffer.ranges_in(&goto.range).next().is_some() {
+            if goto.height >= height || buffer.ranges_in(&goto.range).next().is_some() {
                 return None;
             }
             buffer.add_goto(goto);

@@ -1,7 +1,8 @@
 //! A buffer against a list of the messages that came in.
 
 use bytes::Bytes;
-use pando_format::{Bound, Change, KeyRange, Msn, Pending};
+use pando_format::edge::Xf;
+use pando_format::{Bound, Change, Goto, KeyRange, Msn, NodeId, Pending};
 use proptest::prelude::*;
 
 use super::message_buffer::MessageBuffer;
@@ -102,4 +103,18 @@ proptest! {
             buffer.keyed().map(|(key, _, _)| key.clone()).filter(|key| range.contains(key)).collect();
         prop_assert_eq!(found, expected);
     }
+}
+
+#[test]
+fn a_goto_of_a_damaged_node_that_leads_no_lower_is_refused() {
+    let goto = |height| Goto {
+        range: KeyRange::prefix(&b"a"[..]),
+        msn: Msn::default(),
+        target: NodeId(7),
+        height,
+        xf: Xf { strip: 0, prepend: Bytes::new(), lower: Bound::least(), upper: Bound::greatest() },
+    };
+    let read = |height| MessageBuffer::from_parts(2, Vec::new(), Vec::new(), vec![goto(height)]);
+    assert!(read(1).is_some());
+    assert!(read(2).is_none() && read(3).is_none());
 }

@@ -270,8 +270,8 @@ struct Overlay<'a, K> {
     deletes: bool,
 }
 
-/// Merges a basement's entries in a piece, which is given as its leaf has the keys, with the messages above. Returns from where on it did not,
-/// as a full bound, if that is enough.
+/// Merges a basement's entries in a piece, which is given as its leaf has the keys, with the messages above. Where the limit ends it
+/// before the piece ends, returns where the next one begins, as a full bound.
 pub(super) fn merge<'a>(
     mut entries: impl DoubleEndedIterator<Item = &'a Entry> + 'a,
     place: &Place<'_>,

@@ -243,10 +243,10 @@ impl Volume {
         }
         let raw = open_part(Structure::BufferPart, &stored, entry).map_err(|error| damaged(&error))?;
         let part = BufferPart::decode(&raw).map_err(|error| damaged(&error))?;
-        let buffer = MessageBuffer::from_parts(part.keyed, part.ranges, part.gotos);
+        let buffer = MessageBuffer::from_parts(height, part.keyed, part.ranges, part.gotos);
         buffer
             .map(|buffer| LoadedPart::Buffer(Arc::new(buffer)))
-            .ok_or_else(|| damaged(&"its messages overlap"))
+            .ok_or_else(|| damaged(&"its messages overlap, or lead no lower"))
     }
 
     /// Bytes of a node's image, from one or more extents.

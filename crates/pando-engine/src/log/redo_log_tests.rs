@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use pando_format::log_record::Binding;
 
 use super::batch::{Binder, InlineAll, LOG_START, Record};
+use super::late_binding::BOUND_BYTES_MIN;
 use super::redo_log::RedoLog;
 use crate::{Error, Lsn, Operation, Tree};
 
@@ -121,6 +122,31 @@ fn all_who_wait_while_a_flush_is_under_way_share_the_next_one() {
     });
     assert_eq!(gate.flushes() - before, 2);
     assert_eq!(log.durable_lsn(), Lsn(9));
+}
+
+#[test]
+fn little_waits_if_a_sync_is_only_a_small_write_and_a_flush() {
+    let region = Region { length: 8 << 20, ..REGION };
+    let gate = Arc::new(Gate { memory: MemoryDevice::new(region.end()), ..Gate::new() });
+    let log = RedoLog::open(gate.clone(), region, [7; 16], 1, LOG_START, LOG_START, Lsn(0)).unwrap();
+    assert!(log.little_waits());
+    log.append(Lsn(1), put("a", 200_000)).unwrap();
+    assert!(log.little_waits());
+    log.append(Lsn(2), put("a", 200_000)).unwrap();
+    assert!(!log.little_waits(), "much is to be written");
+    gate.close();
+    thread::scope(|scope| {
+        let leader = scope.spawn(|| log.sync_to(Lsn(2), &InlineAll));
+        gate.wait_for_flush();
+        assert!(!log.little_waits(), "another flushes");
+        gate.open();
+        leader.join().unwrap().unwrap();
+    });
+    assert!(log.little_waits());
+    let (prefix, bytes) = ("file".into(), vec![1; BOUND_BYTES_MIN].into());
+    let run = Operation::PutRun { tree: Tree::Data, prefix, first: 0, bytes };
+    log.append(Lsn(3), Record::new(Arc::new([run]))).unwrap();
+    assert!(!log.little_waits(), "what goes straight to leaves");
 }
 
 #[test]

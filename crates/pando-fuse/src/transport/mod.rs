@@ -42,7 +42,7 @@ impl Reply {
         Self { unique, way: Some(Way::Ring(queue, slot)), is_to_only_caller }
     }
 
-    /// True if the thread that received the request has had no other callers of late.
+    /// True if the thread that received the request has nobody else to answer, and has had few other callers of late or none.
     pub(crate) fn is_to_only_caller(&self) -> bool {
         self.is_to_only_caller
     }

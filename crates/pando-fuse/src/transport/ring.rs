@@ -235,6 +235,7 @@ impl Thread<'_> {
                 Err(error) => return Err(error),
             }
             completed.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
+            let is_one = completed.len() == 1;
             for (number, result) in completed.drain(..) {
                 if number == WAKE {
                     // Emptied first: what is handed in from now on wakes again.
@@ -244,7 +245,7 @@ impl Thread<'_> {
                 }
                 let slot = self.lent[number as usize].take().expect("the kernel gives back what it has");
                 if result >= 0 {
-                    self.serve(slot);
+                    self.serve(slot, is_one);
                     continue;
                 }
                 self.slots -= 1;
@@ -303,14 +304,22 @@ impl Thread<'_> {
         pushed.expect("there is an entry for each slot and one to wake");
     }
 
-    fn serve(&self, slot: Slot) {
+    fn serve(&self, slot: Slot, is_one: bool) {
         let Ok(header) = Header::alone(slot.header()) else { unreachable!("a slot has room for a header") };
         self.callers.note(header.pid);
         let operation = self.decode(&header, &slot);
         if matches!(operation, Ok(Operation::Read { size, .. }) if size >= MUCH) {
             self.much.set(true);
         }
-        let is_to_only_caller = !self.callers.are_several();
+        // Nobody's answer is kept back then, whatever this one waits for. Callers whom this process cannot see have no number.
+        let is_to_only_caller = is_one && header.pid != 0 && !self.callers.are_several();
+        if is_to_only_caller
+            && matches!(operation, Ok(Operation::Sync))
+            && let Some(place) = &self.place
+        {
+            // Others may come to wait for what it holds meanwhile.
+            place.take_turn();
+        }
         let reply = Reply::in_slot(self.queue.clone(), slot, header.unique, is_to_only_caller);
         match operation {
             Ok(operation) => self.server.serve(&header, operation, reply),
