@@ -15,7 +15,7 @@ use pando_format::superblock::superblock_offsets;
 use pando_format::{LogPosition, Lsn, Root, RootPair, Superblock, Tree};
 
 use crate::Result;
-use crate::betree::node::NodeRef;
+use crate::betree::node::{Image, NodeRef};
 use crate::cache::write_back::Cause;
 use crate::space::block_table::Version;
 use crate::space::free_map::Run;
@@ -69,9 +69,8 @@ impl Volume {
             self.sink_deletes()?;
         }
         let mut cut = self.cut();
-        for node in std::mem::take(&mut cut.dirty) {
-            self.write_cut_node(&node, &mut cut)?;
-        }
+        let mut dirty = std::mem::take(&mut cut.dirty).into_iter();
+        while self.write_cut_nodes(&mut dirty, &mut cut)? {}
         let mut superblock = self.superblock.lock().clone();
         superblock.checkpoint += 1;
         let table = self.table.write(&cut.version, &*self.device, superblock.checkpoint)?;
@@ -127,30 +126,46 @@ impl Volume {
         cut
     }
 
-    /// Writes one node as it was at the cut.
-    fn write_cut_node(&self, node: &NodeRef, cut: &mut Cut) -> Result<()> {
-        let image = {
-            let mut state = node.state.write();
-            match state.frozen.take() {
-                Some(image) => {
-                    state.writing = true;
-                    *image
-                }
-                None if state.dirty == Some(cut.interval) => self.take_image(node, &mut state),
-                // Written by the eviction before the cut, or listed twice.
-                None => return Ok(()),
+    /// Writes the next of these nodes as they were at the cut, together as much as a full node, so that a small checkpoint waits for
+    /// the device once and not for each node; whether there were any.
+    fn write_cut_nodes(&self, nodes: &mut impl Iterator<Item = NodeRef>, cut: &mut Cut) -> Result<bool> {
+        let mut images = Vec::new();
+        let mut bytes = 0;
+        while bytes < self.shape.node_bytes
+            && let Some(node) = nodes.next()
+        {
+            if let Some((image, length)) = self.take_cut_image(&node, cut) {
+                bytes += length;
+                images.push((node, image));
             }
+        }
+        let written = self.write_images(images.iter().map(|(_, image)| image), Cause::Checkpoint)?;
+        for ((node, image), written) in images.iter().zip(&written) {
+            let mut state = node.state.write();
+            self.table.record_checkpoint_write(&mut cut.version, node.id, &written.entry);
+            self.place_parts(&mut state, image, written);
+        }
+        Ok(!images.is_empty())
+    }
+
+    /// A node as it was at the cut, and about how many bytes it takes on the device; nothing if the checkpoint does not need it.
+    fn take_cut_image(&self, node: &NodeRef, cut: &Cut) -> Option<(Image, usize)> {
+        let mut state = node.state.write();
+        let image = match state.frozen.take() {
+            Some(image) => {
+                state.writing = true;
+                *image
+            }
+            None if state.dirty == Some(cut.interval) => self.take_image(node, &mut state),
+            // Written by the eviction before the cut, or listed twice.
+            None => return None,
         };
         if cut.version.lookup(node.id).is_none() {
             // It came and went before the cut.
-            node.state.write().writing = false;
-            return Ok(());
+            state.writing = false;
+            return None;
         }
-        let written = self.write_image(&image, Cause::Checkpoint)?;
-        let mut state = node.state.write();
-        self.table.record_checkpoint_write(&mut cut.version, node.id, &written.entry);
-        self.place_parts(&mut state, &image, &written);
-        Ok(())
+        Some((image, state.write_estimate()))
     }
 
     pub(crate) fn write_superblock(&self, superblock: &Superblock) -> Result<()> {

@@ -273,6 +273,8 @@ fn answer(
             Some(with_fs(&mut |fs| usage::answer(fs, fresh)))
         }
         "sync" => Some(with_fs(&mut |fs| done(fs.sync()))),
+        // Nothing to write.
+        "checkpoint" if info["read_only"] == true => Some(Ok(Value::Null)),
         "checkpoint" => Some(with_fs(&mut |fs| done(fs.engine().checkpoint().map_err(Into::into)))),
         _ => None,
     }

@@ -146,7 +146,7 @@ fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
         return Err(failed(why.to_owned()));
     }
     mount_point::remount(&entry.mountpoint, &options).map_err(|error| Failure::new(error.to_string()))?;
-    if read_only && ask("info")?["read_only"] == false {
+    if read_only {
         ask("checkpoint")?;
     }
     Ok(())

@@ -41,8 +41,10 @@ impl Stored {
         device: &dyn Device,
         checkpoint: u64,
     ) -> Result<(Self, TableRoot)> {
-        let mut writer = PageWriter { allocator, device, written: Vec::new() };
-        match self.write_levels(&mut writer, volume, version, checkpoint) {
+        let mut writer =
+            PageWriter { allocator, device, written: Vec::new(), requests: Vec::new(), waiting: 0 };
+        let new = self.write_levels(&mut writer, volume, version, checkpoint);
+        match new.and_then(|new| writer.submit().map(|()| new)) {
             Ok(new) => {
                 let old = self.levels.iter().enumerate().flat_map(|(level, pointers)| {
                     pointers
@@ -123,10 +125,13 @@ struct PageWriter<'a> {
     allocator: &'a Allocator,
     device: &'a dyn Device,
     written: Vec<Extent>,
+    requests: Vec<WriteRequest>,
+    /// Pages in `requests`.
+    waiting: usize,
 }
 
 impl PageWriter<'_> {
-    /// Writes pages of one level and sets their pointers; `None` for those that `encode` leaves out.
+    /// Takes pages of one level to be written and sets their pointers; `None` for those that `encode` leaves out.
     fn write(
         &mut self,
         numbers: &[usize],
@@ -141,16 +146,28 @@ impl PageWriter<'_> {
             }
             let from = self.written.len();
             self.allocate(&images.iter().map(|(_, image)| image.len() as u64).collect::<Vec<_>>())?;
-            let mut requests: Vec<WriteRequest> = Vec::new();
+            if self.waiting + images.len() > GROUP_PAGES {
+                self.submit()?;
+            }
+            self.waiting += images.len();
             let mut end = None;
             for ((number, image), &extent) in images.into_iter().zip(&self.written[from..]) {
                 pointers[number] = Some(Pointer { extent, checksum: stored_checksum(&image) });
-                match requests.last_mut().filter(|_| end == Some(extent.offset)) {
+                match self.requests.last_mut().filter(|_| end == Some(extent.offset)) {
                     Some(request) => request.pieces.push(image),
-                    None => requests.push(WriteRequest { offset: extent.offset, pieces: vec![image] }),
+                    None => self.requests.push(WriteRequest { offset: extent.offset, pieces: vec![image] }),
                 }
                 end = Some(extent.end());
             }
+        }
+        Ok(())
+    }
+
+    /// Writes what waits. Few pages of several levels go to the device together.
+    fn submit(&mut self) -> Result<()> {
+        self.waiting = 0;
+        let requests = std::mem::take(&mut self.requests);
+        if !requests.is_empty() {
             self.device.write(&requests)?;
         }
         Ok(())

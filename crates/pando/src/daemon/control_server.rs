@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,10 @@ use crate::control::{FromPieces, Pieces, REQUEST_BYTES_MAX, check_directory, loc
 
 /// What is said before an answer is gathered to pieces of so many bytes.
 const PIECE_BYTES: usize = 256 << 10;
+
+/// So many threads listen while nobody asks. The one that hears a client serves it: to start a thread, or to wake one, takes as long as
+/// most answers.
+const LISTENING: usize = 2;
 
 /// How long a listener rests that cannot have another connection, for want of descriptors say.
 const REST: Duration = Duration::from_millis(50);
@@ -43,9 +47,17 @@ pub struct ControlServer {
     path: PathBuf,
     /// The socket's own file, by inode number: another daemon's may be at the path by the time this one ends.
     inode: u64,
-    listener: UnixListener,
-    closed: Arc<AtomicBool>,
-    end: Arc<Mutex<End>>,
+    listener: Arc<Listener>,
+}
+
+/// What the threads that listen share.
+struct Listener {
+    socket: UnixListener,
+    closed: AtomicBool,
+    answer: Arc<Answer>,
+    end: Mutex<End>,
+    /// Threads that listen now.
+    listening: AtomicUsize,
 }
 
 /// How the daemon ended, and who wants to know.
@@ -72,26 +84,19 @@ impl ControlServer {
         let _ = std::fs::remove_file(&path);
         // The umask is the whole process's, other threads make files by it. Whoever connects before the mode is right is not
         // served ([`serve`]).
-        let listener = UnixListener::bind(&path)?;
+        let socket = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         let inode = path.symlink_metadata()?.ino();
         drop(lock);
-        let end = Arc::<Mutex<End>>::default();
-        let (accepting, closed) = (listener.try_clone()?, Arc::<AtomicBool>::default());
-        let (directory, is_closed) = (directory.to_owned(), closed.clone());
-        let server = Self { directory, path, inode, listener, closed, end: end.clone() };
-        std::thread::Builder::new().name("pando-control".into()).spawn(move || {
-            while !is_closed.load(Ordering::Acquire) {
-                let Ok((stream, _)) = accepting.accept() else {
-                    std::thread::sleep(REST);
-                    continue;
-                };
-                let (answer, end) = (answer.clone(), end.clone());
-                let serve = move || serve(stream, &*answer, &end);
-                // A client that is not served sees the end of its connection.
-                let _ = std::thread::Builder::new().name("pando-control".into()).spawn(serve);
-            }
-        })?;
+        let listener = Arc::new(Listener {
+            socket,
+            closed: AtomicBool::default(),
+            answer,
+            end: Mutex::default(),
+            listening: AtomicUsize::new(0),
+        });
+        let server = Self { directory: directory.to_owned(), path, inode, listener: listener.clone() };
+        listener.start_thread()?;
         Ok(server)
     }
 
@@ -108,7 +113,7 @@ impl ControlServer {
     /// Tells those who wait that the volume has been closed, or why that failed.
     pub fn finish(&self, outcome: Result<(), String>) {
         let waiting = {
-            let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut end = self.listener.end.lock().unwrap_or_else(PoisonError::into_inner);
             end.outcome = Some(outcome.clone());
             std::mem::take(&mut end.waiting)
         };
@@ -123,9 +128,41 @@ impl ControlServer {
 impl Drop for ControlServer {
     fn drop(&mut self) {
         self.hide();
-        self.closed.store(true, Ordering::Release);
-        // Ends the wait of the thread that accepts; nobody finds the socket any more.
-        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        self.listener.closed.store(true, Ordering::Release);
+        // Ends the wait of those who listen; nobody finds the socket any more.
+        let _ = rustix::net::shutdown(&self.listener.socket, rustix::net::Shutdown::Both);
+    }
+}
+
+impl Listener {
+    fn start_thread(self: &Arc<Self>) -> io::Result<()> {
+        let listener = self.clone();
+        self.listening.fetch_add(1, Ordering::AcqRel);
+        let started =
+            std::thread::Builder::new().name("pando-control".into()).spawn(move || listener.listen());
+        if started.is_err() {
+            self.listening.fetch_sub(1, Ordering::AcqRel);
+        }
+        started.map(drop)
+    }
+
+    /// Serves one client after the other, until enough others listen or the server is gone.
+    fn listen(self: &Arc<Self>) {
+        let another = |listening| (listening < LISTENING).then_some(listening + 1);
+        while !self.closed.load(Ordering::Acquire) {
+            let Ok((stream, _)) = self.socket.accept() else {
+                std::thread::sleep(REST);
+                continue;
+            };
+            if self.listening.fetch_sub(1, Ordering::AcqRel) == 1 {
+                // Without another thread the next client waits until this one has been served.
+                let _ = self.start_thread();
+            }
+            serve(stream, &*self.answer, &self.end);
+            if self.listening.fetch_update(Ordering::AcqRel, Ordering::Acquire, another).is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -331,8 +368,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let answer: Arc<Answer> = Arc::new(|_: &str, _: &Value, _: Talk<'_>| None);
         let is_let_go = Arc::downgrade(&answer);
-        drop(ControlServer::start(directory.path(), "0:53", answer).unwrap());
-        // What its thread holds goes when the thread ends.
+        let server = ControlServer::start(directory.path(), "0:53", answer).unwrap();
+        // One that waits keeps nobody from being heard.
+        let clients: Vec<_> =
+            (0..4).map(|_| UnixStream::connect(directory.path().join("0-53.socket")).unwrap()).collect();
+        for client in clients.iter().rev() {
+            assert!(ask(client, "{\"request\":\"info\"}\n").get("error").is_some());
+        }
+        drop(clients);
+        drop(server);
+        // What its threads hold goes when they end.
         while is_let_go.strong_count() > 0 {
             std::thread::yield_now();
         }
