@@ -6,6 +6,7 @@ use clap::Parser;
 use serde::{Deserialize, Serialize};
 
 use crate::profile::Profile;
+use crate::row;
 use crate::trace::round;
 
 const ABOUT: &str = "\
@@ -17,7 +18,7 @@ in --directory unless --device names one. Needs root, except with --on.";
 #[derive(Clone, Debug, Parser, Serialize, Deserialize)]
 #[command(name = "pando-bench", about = "Measure file systems beside each other", long_about = ABOUT, version)]
 pub struct Options {
-    /// Rows to run, by any part of their names.
+    /// Rows to run: a whole name, or a part of names for all that have it.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub rows: Vec<String>,
     /// All rows, the long ones included, and the larger sizes of some; without it those of about ten minutes.
@@ -94,7 +95,8 @@ impl Options {
         if self.rows.is_empty() {
             return self.full || short;
         }
-        self.rows.iter().any(|part| row.contains(part.as_str()))
+        let is_whole = |name: &String| row::rows().any(|row| row.name == name);
+        self.rows.iter().any(|name| if is_whole(name) { row == name } else { row.contains(name.as_str()) })
     }
 
     /// Numbers of the rounds: those that are timed, or that which is counted.
@@ -158,10 +160,15 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_chosen_by_parts_of_their_names() {
+    fn rows_are_chosen_by_their_names_or_parts_of_them() {
         let options = parse("--rows random,find").unwrap();
         assert!(options.wants("random-4b", true) && options.wants("cold-find", false));
         assert!(!options.wants("untar", true));
+        let options = parse("--rows rm").unwrap();
+        assert!(
+            options.wants("rm", true) && !options.wants("tokubench-rm", true),
+            "a whole name is that row's"
+        );
         assert!(!parse("").unwrap().wants("untar", false) && parse("--full").unwrap().wants("untar", false));
     }
 

@@ -46,23 +46,25 @@ impl FileSystem {
         }
         let shown = number == ROOT && self.snapshots_listed.load(Ordering::Relaxed);
         let first = if shown { BEHIND_SNAPSHOTS } else { BEHIND_DOTS };
-        if cookie < first && !emit_dots(&directory, shown, cookie, emit) {
-            return Ok(());
-        }
-        let mut emitted = cookie < first;
+        // They wait for the names behind them: a reply of nothing else is another round trip.
+        let mut dots =
+            (cookie < first).then(|| Dots { directory: &directory, shows_snapshots: shown, cookie });
+        let mut emitted = false;
         let cookie = cookie.max(BEHIND_SNAPSHOTS);
         let (mut at, mut search) = (None, None);
         loop {
             let epoch = self.namespace.read();
             let mut names = directory.names()?;
             // The reader asks once more before it believes that it has seen all.
-            if at.is_none() && names.places().is_end(cookie) {
-                return Ok(());
-            }
+            let is_end = at.is_none() && names.places().is_end(cookie);
             let path = match directory.path(*epoch) {
+                Ok(path) if !is_end => path,
                 // A directory that was removed has no names.
-                Err(Error::NotFound) => return Ok(()),
-                path => path?,
+                Ok(_) | Err(Error::NotFound) => {
+                    dots.map(|dots| dots.emit(emit));
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
             };
             let at = match &mut at {
                 Some(at) => at,
@@ -73,7 +75,9 @@ impl FileSystem {
             };
             let chunk = Chunk { directory: &directory, path: &path, attributes };
             let before = at.cookie;
-            let read = self.read_chunk(&chunk, &mut names, at, emit);
+            let waiting = dots.is_some();
+            let read = self.read_chunk(&chunk, &mut names, &mut dots, at, emit);
+            emitted |= waiting && dots.is_none();
             if at.cookie != before {
                 emitted = true;
                 names.places().remember(at.cookie, &at.name);
@@ -173,15 +177,19 @@ impl FileSystem {
         }
     }
 
-    /// Emits the next names; false when the directory or the reader's room is at its end.
+    /// Emits what waits for names, and the next names; false when the directory or the reader's room is at its end.
     fn read_chunk(
         &self,
         chunk: &Chunk,
         names: &mut Names,
+        dots: &mut Option<Dots>,
         at: &mut Position,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<bool> {
         let scan = self.scan_names(chunk.path, &at.name)?;
+        if dots.take().is_some_and(|dots| !dots.emit(emit)) {
+            return Ok(false);
+        }
         let names_of = || scan.entries.iter().map(|(key, _)| key::name_of_child(chunk.path, key));
         // One piece of memory for all: the keys' own would keep a leaf's.
         let mut rest = Bytes::from(names_of().collect::<Vec<_>>().concat());
@@ -266,19 +274,24 @@ struct Chunk<'a> {
     attributes: bool,
 }
 
-/// Emits `.`, `..` and, if it is shown here, the directory of the snapshots, as far as they lie behind the cookie; false if there was
-/// no room.
-fn emit_dots(
-    directory: &Arc<Inode>,
+/// What comes before the names of a directory: `.`, `..` and, if it is shown here, the directory of the snapshots, as far as they lie behind
+/// the cookie.
+struct Dots<'a> {
+    directory: &'a Arc<Inode>,
     shows_snapshots: bool,
     cookie: u64,
-    emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
-) -> bool {
-    let parent = directory.parent().map_or(directory.number, |parent| parent.number);
-    let dots = [(BEHIND_DOT, &b"."[..], directory.number), (BEHIND_DOTS, b"..", parent)];
-    let snapshots = shows_snapshots.then_some((BEHIND_SNAPSHOTS, snapshot::NAME, SNAPSHOTS));
-    dots.into_iter().chain(snapshots).filter(|(behind, ..)| *behind > cookie).all(|(cookie, name, inode)| {
-        let name = Bytes::from_static(name);
-        emit(&DirectoryEntry { cookie, name, inode, file_type: FileType::Directory, attributes: None })
-    })
+}
+
+impl Dots<'_> {
+    /// False if there was no room.
+    fn emit(self, emit: &mut dyn FnMut(&DirectoryEntry) -> bool) -> bool {
+        let parent = self.directory.parent().map_or(self.directory.number, |parent| parent.number);
+        let dots = [(BEHIND_DOT, &b"."[..], self.directory.number), (BEHIND_DOTS, b"..", parent)];
+        let snapshots = self.shows_snapshots.then_some((BEHIND_SNAPSHOTS, snapshot::NAME, SNAPSHOTS));
+        let mut all = dots.into_iter().chain(snapshots).filter(|(behind, ..)| *behind > self.cookie);
+        all.all(|(cookie, name, inode)| {
+            let name = Bytes::from_static(name);
+            emit(&DirectoryEntry { cookie, name, inode, file_type: FileType::Directory, attributes: None })
+        })
+    }
 }

@@ -375,6 +375,13 @@ impl Operations for FileSystem {
         Ok(())
     }
 
+    fn place(&self, inode: InodeNumber) -> Option<(InodeNumber, Bytes)> {
+        match self.table.get(inode)?.place() {
+            Place::Named { parent, name } => Some((parent.number, name)),
+            _ => None,
+        }
+    }
+
     fn sync_is_short(&self) -> bool {
         self.store.engine().sync_is_short()
     }

@@ -332,6 +332,11 @@ pub trait Operations: Send + Sync {
     fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()>;
     /// Makes everything done so far durable. Waits for the device.
     fn sync(&self) -> Result<()>;
+    /// The directory that an inode lies in and its name there, as far as that is known without looking for it: not of the root, and not of what
+    /// has, or had, several names or none. Never waits.
+    fn place(&self, _inode: InodeNumber) -> Option<(InodeNumber, Bytes)> {
+        None
+    }
     /// True if a sync now would write little, and take about as long as the device needs for a flush.
     fn sync_is_short(&self) -> bool;
     /// Sizes and counts.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::Volume;
-use pando_fs::operations::{DirectoryEntry, Operations, ROOT};
+use pando_fs::operations::{DirectoryEntry, Operations, ROOT, waiting};
 use pando_fs::{Error, InodeNumber};
 
 /// Reads on behind a cookie, at most `room` names; the last cookie comes back with the names.
@@ -236,4 +236,60 @@ fn a_directory_listed_in_full_answers_absent_names_from_memory() {
     volume.file(directory, "none");
     assert_eq!(queries.load(Ordering::Relaxed), 0);
     assert!(absent().is_ok());
+}
+
+/// A first reply of the dots alone, given while the names were not in memory, made the kernel ask once more for each directory.
+#[test]
+fn the_dots_wait_for_the_names_behind_them() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    for name in numbered(0..300) {
+        volume.file(directory, &name);
+        // So many that those of the directory lie elsewhere.
+        volume.file(ROOT, &name);
+    }
+    let volume = volume.remount(false);
+    let directory = waiting(&*volume.fs, |fs| fs.lookup(ROOT, b"d")).unwrap().attributes.inode;
+    let mut missed = false;
+    let first = loop {
+        let mut names = Vec::new();
+        let mut emit = |entry: &DirectoryEntry| {
+            names.push(String::from_utf8_lossy(&entry.name).into_owned());
+            true
+        };
+        match volume.fs.read_directory(directory, 0, false, &mut emit) {
+            Err(Error::Miss(miss)) => volume.fs.fetch(miss).unwrap(),
+            result => {
+                result.unwrap();
+                break names;
+            }
+        }
+        assert!(names.is_empty(), "what comes with an error is not answered");
+        missed = true;
+    };
+    assert!(missed && first.len() > 2);
+    assert_eq!(first[..2], [".", ".."]);
+}
+
+#[test]
+fn directories_that_are_empty_or_gone_have_their_dots() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    for _ in 0..2 {
+        assert_eq!(part(&volume, directory, 0, 9).1, [".", ".."]);
+    }
+    volume.fs.remove_directory(&volume.caller, ROOT, b"d").unwrap();
+    assert_eq!(part(&volume, directory, 0, 9).1, [".", ".."]);
+}
+
+#[test]
+fn a_place_is_known_of_what_has_one_name() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    let file = volume.file(directory, "f");
+    assert_eq!(volume.fs.place(file), Some((directory, "f".into())));
+    assert_eq!(volume.fs.place(directory), Some((ROOT, "d".into())));
+    assert_eq!(volume.fs.place(ROOT), None);
+    waiting(&*volume.fs, |fs| fs.link(file, ROOT, b"g")).unwrap();
+    assert_eq!(volume.fs.place(file), None);
 }
