@@ -205,7 +205,7 @@ fn variant(ours: &FileSystem, text: &str) -> Result<FileSystem, Error> {
 }
 
 /// What is left out of ours, or added: a name, the options of the format, those of the mount.
-const ABLATIONS: [(&str, &str, &str); 10] = [
+const ABLATIONS: [(&str, &str, &str); 11] = [
     ("no-io-uring", "", "transport=dev"),
     ("no-read-ahead", "", "without=read_ahead"),
     ("no-late-binding", "", "without=late_binding"),
@@ -213,6 +213,7 @@ const ABLATIONS: [(&str, &str, &str); 10] = [
     ("no-listing-cache", "", "without=listing_cache"),
     ("no-yielding", "", "without=yielding"),
     ("no-memory-ahead", "", "without=memory_ahead"),
+    ("no-files-ahead", "", "without=files_ahead"),
     ("cache-64M", "", "cache=64M"),
     ("writeback", "", "writeback"),
     ("lz4", "--compression lz4", ""),

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::convert::{self, caller};
 use crate::dispatch::Dispatcher;
+use crate::files_ahead::FilesAhead;
 use crate::ioctl::{self, Tickets};
 use crate::negotiate::Agreement;
 use crate::notifier::Forgetter;
@@ -32,12 +33,14 @@ pub(crate) struct Server {
     kernel: Arc<Device>,
     forgetter: Arc<Forgetter>,
     tickets: Tickets,
+    /// Told of what is listed and read.
+    pub(crate) files_ahead: Option<FilesAhead>,
 }
 
 impl Server {
     pub(crate) fn new(dispatcher: Dispatcher, agreement: Agreement, kernel: Arc<Device>) -> Self {
         let forgetter = Forgetter::new(&kernel);
-        Self { dispatcher, agreement, kernel, forgetter, tickets: Tickets::default() }
+        Self { dispatcher, agreement, kernel, forgetter, tickets: Tickets::default(), files_ahead: None }
     }
 
     /// How requests of this connection are laid out.
@@ -47,6 +50,14 @@ impl Server {
 
     /// Serves one request. It is answered when this returns, or soon from the pool (FU-2).
     pub(crate) fn serve(&self, header: &Header, operation: Operation, reply: Reply) {
+        if let Some(ahead) = &self.files_ahead {
+            let inode = InodeNumber(header.node);
+            match operation {
+                Operation::ReadDirectory { cookie: 0, .. } => ahead.note_listing(inode),
+                Operation::Read { offset: 0, .. } => ahead.note_read(self.dispatcher.fs(), header.pid, inode),
+                _ => {}
+            }
+        }
         match operation {
             Operation::Forget { .. } | Operation::ForgetMany(_) => self.forget(header, &operation, reply),
             Operation::Lookup { .. }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use pando_fs::Operations;
 
 use crate::dispatch::{Dispatcher, Report};
+use crate::files_ahead::FilesAhead;
 use crate::mount_point::{self, Appearance, MountError, VfsOption};
 use crate::negotiate::{Wish, Wishes};
 use crate::notifier::Notifier;
@@ -66,6 +67,8 @@ pub struct MountOptions {
     pub listing_cache: bool,
     /// Threads that serve a core give way to those whom they answer, if requests come over io_uring.
     pub yielding: bool,
+    /// The program that is to be the helper which has the kernel read files ahead ([`crate::files_ahead`]); none if that is not to be done.
+    pub files_ahead: Option<PathBuf>,
     /// How requests come.
     pub transport: Transport,
     /// Threads that receive requests; at least 1.
@@ -86,6 +89,7 @@ impl MountOptions {
             readdirplus: true,
             listing_cache: true,
             yielding: true,
+            files_ahead: None,
             transport: Transport::default(),
             threads: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
             report: Arc::new(|_| ()),
@@ -102,6 +106,7 @@ pub struct Session {
     cores: Vec<Vec<u16>>,
     /// If their threads may yield.
     yielding: Option<Yielding>,
+    files_ahead: Option<PathBuf>,
     report: Report,
     guard: UnmountGuard,
 }
@@ -179,8 +184,9 @@ impl Session {
         let cores = if agreement.ring { cores } else { Vec::new() };
         let yields = options.yielding && !cores.is_empty() && Yielding::is_possible();
         let yielding = yields.then(Yielding::default);
-        let report = options.report.clone();
-        Ok(Self { server, devices, cores, yielding, report, guard: UnmountGuard { unmounter, armed: true } })
+        let (report, files_ahead) = (options.report.clone(), options.files_ahead.clone());
+        let guard = UnmountGuard { unmounter, armed: true };
+        Ok(Self { server, devices, cores, yielding, files_ahead, report, guard })
     }
 
     /// What unmounts it, also while it runs.
@@ -203,7 +209,12 @@ impl Session {
     ///
     /// An error means that the connection broke, or was aborted, while it was mounted; it is unmounted then.
     pub fn run(self) -> io::Result<()> {
-        let Self { server, devices, cores, yielding, report, mut guard } = self;
+        let Self { mut server, devices, cores, yielding, files_ahead, report, mut guard } = self;
+        if let Some(program) = files_ahead {
+            // It only makes things faster.
+            let Unmounter { mountpoint, device } = &guard.unmounter;
+            server.files_ahead = FilesAhead::start(&program, mountpoint, device).ok();
+        }
         let served = serve_all(&server, &devices, &cores, yielding.as_ref(), &report);
         // What is still on the pool is answered first.
         drop(server);

@@ -185,6 +185,9 @@ fn mount_options(source: PathBuf, settings: &MountSettings, log: Arc<Log>, read_
     options.readdirplus = !settings.without.contains(&Technique::Readdirplus);
     options.listing_cache = !settings.without.contains(&Technique::ListingCache);
     options.yielding = !settings.without.contains(&Technique::Yielding);
+    // This program, also if another was installed in its place meanwhile.
+    let wanted = !settings.without.contains(&Technique::FilesAhead);
+    options.files_ahead = wanted.then(|| PathBuf::from("/proc/self/exe"));
     options.transport = settings.transport;
     options.report = Arc::new(move |sentence| log.error(sentence));
     options

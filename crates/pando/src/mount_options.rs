@@ -50,17 +50,20 @@ pub enum Technique {
     Yielding,
     /// Memory that is there before the allocator asks for it.
     MemoryAhead,
+    /// Having the kernel read the files that a program will read next.
+    FilesAhead,
 }
 
 impl Technique {
     /// By the names that `-o without` has for them.
-    const NAMED: [(&str, Self); 6] = [
+    const NAMED: [(&str, Self); 7] = [
         ("read_ahead", Self::ReadAhead),
         ("late_binding", Self::LateBinding),
         ("readdirplus", Self::Readdirplus),
         ("listing_cache", Self::ListingCache),
         ("yielding", Self::Yielding),
         ("memory_ahead", Self::MemoryAhead),
+        ("files_ahead", Self::FilesAhead),
     ];
 
     fn parse(name: &str) -> Option<Self> {

@@ -1,0 +1,158 @@
+//! The helper's process: listens to the daemon, looks after the mount, and asks the kernel to read.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Advice, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fadvise, fstat, openat2};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+use rustix::net::RecvFlags;
+
+use super::message::{self, Read};
+use super::walk::{Name, Tree, Walks};
+use crate::mount_point;
+
+/// Files that the kernel is asked to read before the helper waits. More would only delay what the programs themselves ask for.
+const IN_FLIGHT_MAX: usize = 32;
+
+/// Of those, so many are there when it goes on: to wait for each would be to be woken for each.
+const IN_FLIGHT_DONE: usize = 24;
+
+/// As much of a file is read ahead; whoever reads on gets the kernel's own read-ahead.
+const FILE_BYTES_MAX: u64 = 512 << 10;
+
+/// A directory with more names is not walked through.
+const NAMES_MAX: usize = 1 << 14;
+
+/// Steps between two looks for messages and at the mount.
+const STEPS: usize = 8;
+
+/// What was heard of is forgotten if nothing follows for so long.
+const FORGET_AFTER: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// Serves as the helper of the daemon at the other end of the socket, for what is mounted at a path: until it is not any more, or the daemon
+/// is gone. An error if the mount cannot be worked on, which the daemon can do without.
+pub fn run(socket: BorrowedFd<'_>, mountpoint: &Path, device: &str) -> io::Result<()> {
+    let _ = rustix::thread::set_name(c"pando-files");
+    let mounts = std::fs::File::open("/proc/self/mountinfo")?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let root = open_tree(CWD, mountpoint, flags)?;
+    let found = fstat(&root)?.st_dev;
+    if format!("{}:{}", rustix::fs::major(found), rustix::fs::minor(found)) != device {
+        return Err(io::Error::other("something else is mounted there"));
+    }
+    let mut files = Files { root, in_flight: VecDeque::new() };
+    let mut walks = Walks::default();
+    // Only changes from now on are told of.
+    if !is_mounted(device) {
+        return Ok(());
+    }
+    let mut rests = false;
+    loop {
+        if rests {
+            files.in_flight.clear();
+        }
+        let patience = match (rests, walks.is_empty()) {
+            (false, _) => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
+            (true, false) => Some(&FORGET_AFTER),
+            (true, true) => None,
+        };
+        let mut awaited = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&mounts, PollFlags::PRI)];
+        let ready = match poll(&mut awaited, patience) {
+            Err(Errno::INTR) => continue,
+            ready => ready?,
+        };
+        let [socket_ready, mounts_ready] = awaited.map(|one| !one.revents().is_empty());
+        if mounts_ready && !is_mounted(device) {
+            return Ok(());
+        }
+        if socket_ready && !receive(socket, |read| walks.note(&read, &mut files))? {
+            return Ok(());
+        }
+        if rests && ready == 0 {
+            walks = Walks::default();
+        }
+        rests = (0..STEPS).any(|_| !walks.step(&mut files));
+    }
+}
+
+/// Whether anything of the device is mounted anywhere; if that cannot be told, it is taken to be gone.
+fn is_mounted(device: &str) -> bool {
+    mount_point::mounted().is_ok_and(|mounted| mounted.iter().any(|entry| entry.device == device))
+}
+
+/// Takes all messages there are; false if the daemon is gone.
+fn receive(socket: BorrowedFd<'_>, mut note: impl FnMut(Read)) -> io::Result<bool> {
+    let mut buffer = [0; message::BYTES_MAX];
+    loop {
+        match rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Ok(false),
+            Ok((length, _)) => message::decode(&buffer[..length]).map_or((), &mut note),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(true),
+            Err(Errno::CONNRESET) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// The mounted files.
+struct Files {
+    root: OwnedFd,
+    /// Those that the kernel was asked to read last.
+    in_flight: VecDeque<OwnedFd>,
+}
+
+impl Files {
+    /// Opens what has this path without following any link, whatever was put in its way.
+    fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let path = if path.is_empty() { OsStr::new(".") } else { OsStr::from_bytes(path) };
+        let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat2(&self.root, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
+    }
+}
+
+impl Tree for Files {
+    fn list(&mut self, directory: &[u8]) -> Vec<Name> {
+        let Ok(directory) = self.open(directory, OFlags::DIRECTORY) else { return Vec::new() };
+        let mut buffer = [MaybeUninit::uninit(); 32 << 10];
+        let mut entries = RawDir::new(directory.as_fd(), &mut buffer);
+        let mut names = Vec::new();
+        while let Some(Ok(entry)) = entries.next() {
+            if names.len() == NAMES_MAX {
+                return Vec::new();
+            }
+            let is_directory = match entry.file_type() {
+                FileType::RegularFile => false,
+                FileType::Directory => true,
+                _ => continue,
+            };
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(Name { name: name.to_vec(), is_directory });
+            }
+        }
+        names
+    }
+
+    fn read(&mut self, file: &[u8]) {
+        // Nothing that could wait for others, or do something: a pipe may have taken the file's place meanwhile.
+        let Ok(file) = self.open(file, OFlags::NONBLOCK | OFlags::NOCTTY) else { return };
+        if fadvise(&file, 0, std::num::NonZero::new(FILE_BYTES_MAX), Advice::WillNeed).is_err() {
+            return;
+        }
+        self.in_flight.push_back(file);
+        if self.in_flight.len() == IN_FLIGHT_MAX
+            && let Some(awaited) = self.in_flight.drain(..IN_FLIGHT_DONE).next_back()
+        {
+            // Waits until its first page is there.
+            let _ = rustix::io::pread(&awaited, &mut [0], 0);
+        }
+    }
+}
