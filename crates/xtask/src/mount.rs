@@ -8,6 +8,7 @@ mod cache_size;
 mod clone;
 mod daemon_memory;
 mod exchange;
+mod files_ahead;
 mod fio;
 mod fsx;
 mod full;
@@ -124,6 +125,7 @@ const TESTS: &[Test] = &[
     test("sqlite-rollback", &["sqlite3"], sqlite::rollback_journal),
     test("sqlite-wal", &["sqlite3"], sqlite::write_ahead_log),
     test("listings", &[], listings::run),
+    test("files-ahead", &["fincore", "umount"], files_ahead::run),
     test("fio-verify", &["fio"], fio::run),
     test("full-small-files", &[], full::small_files),
     test("full-large-file", &[], full::large_file),

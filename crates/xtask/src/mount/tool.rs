@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::{Context, Failure};
 
@@ -68,6 +69,21 @@ pub fn output(command: &mut Command, input: &str) -> Result<String, Failure> {
 pub fn shell(directory: &Path, script: &str) -> Result<(), Failure> {
     eprintln!("{script}");
     run(Command::new("sh").arg("-euc").arg(script).current_dir(directory))
+}
+
+/// For how long [`until`] waits: on a busy machine things take their time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks until something is so.
+pub fn until(what: &str, mut is: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
+    let begin = Instant::now();
+    while !is()? {
+        if begin.elapsed() > PATIENCE {
+            return Err(Failure::Wrong(format!("it took too long until {what}")));
+        }
+    }
+    eprintln!("{what}, after {} ms", begin.elapsed().as_millis());
+    Ok(())
 }
 
 /// Gives an I/O error its path.

@@ -146,6 +146,17 @@ impl Volume {
             return tool::run(Command::new("sh").args(["-c", script]).arg(&self.root));
         };
         tool::run(self.context.program("pando").arg("umount").arg(&self.root))?;
+        self.await_end(&mut daemon)
+    }
+
+    /// The same with umount(8) alone, which does not wait for the daemon.
+    pub fn umount_by_system(&mut self) -> Result<(), Failure> {
+        tool::run(Command::new("umount").arg("-i").arg(&self.root))?;
+        let daemon = self.daemon.take();
+        daemon.map_or(Ok(()), |mut daemon| self.await_end(&mut daemon))
+    }
+
+    fn await_end(&self, daemon: &mut Child) -> Result<(), Failure> {
         let status = at("cannot wait for the daemon of", &self.image, daemon.wait())?;
         if status.success() { Ok(()) } else { Err(Failure::Wrong(format!("the daemon ended with {status}"))) }
     }

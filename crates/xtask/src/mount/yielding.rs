@@ -6,14 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
-use super::tool::at;
+use super::tool::{at, until};
 use super::volume::{Kind, Volume};
 use super::{Context, Failure, Outcome};
-
-/// For how long to ask until a thread yields: it does not while the machine is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Requests of one caller that follow each other.
 const REQUESTS: usize = 200;
@@ -91,17 +87,6 @@ fn ask(root: &Path) -> Outcome {
         at("cannot look at", &path, fs::metadata(&path).map(|found| found.size()))?;
         at("cannot remove", &path, fs::remove_file(&path))?;
     }
-    Ok(())
-}
-
-fn until(what: &str, mut is: impl FnMut() -> Result<bool, Failure>) -> Outcome {
-    let begin = Instant::now();
-    while !is()? {
-        if begin.elapsed() > PATIENCE {
-            return Err(Failure::Wrong(format!("it took too long until {what}")));
-        }
-    }
-    eprintln!("{what}, after {} ms", begin.elapsed().as_millis());
     Ok(())
 }
 
