@@ -173,10 +173,15 @@ fn mount(service: &Service, fs: Arc<FileSystem>, log: Arc<Log>) -> Result<Sessio
     Session::mount(files, &service.mountpoint, &options).map_err(|error| Failure::new(error.to_string()))
 }
 
-fn mount_options(source: PathBuf, settings: &MountSettings, log: Arc<Log>, read_only: bool) -> MountOptions {
+fn mount_options(
+    source: PathBuf,
+    settings: &MountSettings,
+    log: Arc<Log>,
+    is_snapshot: bool,
+) -> MountOptions {
     let mut options = MountOptions::new(source);
     options.vfs_options = settings.vfs_options.clone();
-    if read_only {
+    if is_snapshot {
         options.vfs_options.extend(VfsOption::parse("ro"));
     }
     options.allow_other = settings.allow_other.unwrap_or(options.allow_other);
@@ -185,8 +190,8 @@ fn mount_options(source: PathBuf, settings: &MountSettings, log: Arc<Log>, read_
     options.readdirplus = !settings.without.contains(&Technique::Readdirplus);
     options.listing_cache = !settings.without.contains(&Technique::ListingCache);
     options.yielding = !settings.without.contains(&Technique::Yielding);
-    // This program, also if another was installed in its place meanwhile.
-    let wanted = !settings.without.contains(&Technique::FilesAhead);
+    // This program, also if another was installed in its place meanwhile. Not for a snapshot, whose files tell nobody their places.
+    let wanted = !is_snapshot && !settings.without.contains(&Technique::FilesAhead);
     options.files_ahead = wanted.then(|| PathBuf::from("/proc/self/exe"));
     options.transport = settings.transport;
     options.report = Arc::new(move |sentence| log.error(sentence));
