@@ -9,11 +9,13 @@ use std::time::Instant;
 
 use pando_fs::operations::{changing_bytes, waiting};
 use pando_fs::{Error, Operations, Result};
+use rustix::io::Errno;
 
 use crate::errno;
 use crate::patience::Patience;
 use crate::pool::Pool;
 use crate::protocol::Answer;
+use crate::syncs::Syncs;
 use crate::transport::Reply;
 
 /// Told of failures of the file system: the sentence for the log.
@@ -35,12 +37,13 @@ pub(crate) struct Dispatcher {
     pool: Pool,
     report: Report,
     patience: Patience,
+    syncs: Arc<Syncs<Reply>>,
 }
 
 impl Dispatcher {
     /// `waiters_max` requests wait for the device at once.
     pub(crate) fn new(fs: Arc<dyn Operations>, waiters_max: usize, report: Report) -> Self {
-        Self { fs, pool: Pool::new(waiters_max), report, patience: Patience::default() }
+        Self { fs, pool: Pool::new(waiters_max), report, patience: Patience::default(), syncs: Syncs::new() }
     }
 
     /// The file system, for what never waits and is never answered.
@@ -79,14 +82,21 @@ impl Dispatcher {
     /// Makes everything durable. That waits for the device in any case, so it goes to the pool, unless it will not be long and the thread
     /// at hand has only one caller: who would wait for two threads to wake besides, 50 to 100 us each.
     pub(crate) fn sync(&self, reply: Reply) {
-        let sync = |fs: &dyn Operations| fs.sync().map(|()| Answer::Done);
         if reply.is_to_only_caller() && self.fs.sync_is_short() && self.patience.is_left() {
             let start = Instant::now();
-            let result = sync(&*self.fs);
+            let result = self.fs.sync().map(|()| Answer::Done);
             self.patience.note(start.elapsed());
             finish(reply, result, &self.report);
-        } else {
-            self.run_on_pool(Kind::Query, None, reply, sync);
+        } else if let Some(worker) = self.syncs.add(reply) {
+            let (fs, report) = (self.fs.clone(), self.report.clone());
+            self.pool.run(move || {
+                worker.work(|replies| {
+                    let refused = fs.sync().err().map(|error| refusal(&error, &report));
+                    for reply in replies {
+                        reply.send(refused.map_or(Answer::Done, Answer::Refused));
+                    }
+                });
+            });
         }
     }
 
@@ -139,11 +149,13 @@ fn until_answered(
 }
 
 fn finish(reply: Reply, result: Result<Answer>, report: &Report) {
-    let answer = result.unwrap_or_else(|error| {
-        if errno::is_failure(&error) {
-            report(&error.to_string());
-        }
-        Answer::Refused(errno::errno(&error))
-    });
-    reply.send(answer);
+    reply.send(result.unwrap_or_else(|error| Answer::Refused(refusal(&error, report))));
+}
+
+/// What the caller is told of an error, and the log if it is a failure.
+fn refusal(error: &Error, report: &Report) -> Errno {
+    if errno::is_failure(error) {
+        report(&error.to_string());
+    }
+    errno::errno(error)
 }

@@ -28,6 +28,7 @@ mod pool;
 mod protocol;
 mod serve;
 mod session;
+mod syncs;
 mod transport;
 
 #[doc(hidden)]
