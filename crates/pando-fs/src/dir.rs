@@ -48,7 +48,7 @@ impl FileSystem {
         let first = if shown { BEHIND_SNAPSHOTS } else { BEHIND_DOTS };
         // They wait for the names behind them: a reply of nothing else is another round trip.
         let mut dots =
-            (cookie < first).then(|| Dots { directory: &directory, shows_snapshots: shown, cookie });
+            (cookie < first).then_some(Dots { directory: &directory, shows_snapshots: shown, cookie });
         let mut emitted = false;
         let cookie = cookie.max(BEHIND_SNAPSHOTS);
         let (mut at, mut search) = (None, None);

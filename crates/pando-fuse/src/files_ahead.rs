@@ -33,6 +33,7 @@ use bytes::Bytes;
 use pando_fs::operations::ROOT;
 use pando_fs::{InodeNumber, Operations};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
 pub use helper::run;
@@ -43,7 +44,7 @@ const LISTED_MAX: usize = 4096;
 /// Directories above a file that are looked at; what lies deeper is read as ever.
 const DEPTH_MAX: usize = 128;
 
-/// Messages in a row of which nothing came, after which only a part of them is sent.
+/// Reads in a row that were followed by none of the helper's, after which it is told of a part of them only.
 const FRUITLESS_MAX: u64 = 64;
 
 /// Of so many messages then,
@@ -54,12 +55,16 @@ const FRUITLESS_SENT: u64 = 4;
 
 /// The daemon's end.
 pub(crate) struct FilesAhead {
-    helper: Child,
+    /// There until it is dropped.
+    helper: Option<Child>,
+    /// The helper's process; as long as nobody has waited for its end, no other has this number.
+    pid: u32,
     socket: OwnedFd,
     listed: Mutex<Listed>,
-    /// So that loads that list nothing look no further.
+    /// So that loads that list nothing look no further. False again, for ever, when the helper is gone.
     has_listed: AtomicBool,
-    /// Messages since the helper last read something.
+    is_gone: AtomicBool,
+    /// Reads of others since the helper last read something.
     fruitless: AtomicU64,
 }
 
@@ -93,34 +98,47 @@ impl FilesAhead {
         let helper =
             command.arg0("pando").arg("files-ahead").arg("--").arg(mountpoint).arg(device).spawn()?;
         Ok(Self {
-            helper,
+            pid: helper.id(),
+            helper: Some(helper),
             socket,
             listed: Mutex::default(),
             has_listed: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
             fruitless: AtomicU64::new(0),
         })
     }
 
     /// A directory is being listed. The helper counts as well: what it has listed, the kernel lists for the program without us.
     pub(crate) fn note_listing(&self, directory: InodeNumber) {
-        self.listed.lock().add(directory);
-        self.has_listed.store(true, Ordering::Relaxed);
+        if !self.is_gone.load(Ordering::Relaxed) {
+            self.listed.lock().add(directory);
+            self.has_listed.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A process reads the start of a file. Never waits.
     pub(crate) fn note_read(&self, fs: &dyn Operations, pid: u32, file: InodeNumber) {
-        if pid == self.helper.id() {
+        if pid == self.pid {
             self.fruitless.store(0, Ordering::Relaxed);
-        } else if self.has_listed.load(Ordering::Relaxed)
-            && let Some((depth, path)) = self.path_of(fs, file)
+            return;
+        }
+        if !self.has_listed.load(Ordering::Relaxed) {
+            return;
+        }
+        let so_far = self.fruitless.fetch_add(1, Ordering::Relaxed);
+        if so_far >= FRUITLESS_MAX && so_far % FRUITLESS_ROUND >= FRUITLESS_SENT {
+            return;
+        }
+        let message = self.path_of(fs, file).and_then(|(depth, path)| message::encode(depth, &path));
+        let sent = message.map(|message| {
+            rustix::net::send(&self.socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+        });
+        // One that has too much to read just misses it.
+        if let Some(Err(errno)) = sent
+            && errno != Errno::AGAIN
         {
-            let so_far = self.fruitless.fetch_add(1, Ordering::Relaxed);
-            if (so_far < FRUITLESS_MAX || so_far % FRUITLESS_ROUND < FRUITLESS_SENT)
-                && let Some(message) = message::encode(depth, &path)
-            {
-                // A helper that has too much to read, or is no more, misses it.
-                let _ = rustix::net::send(&self.socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            }
+            self.is_gone.store(true, Ordering::Relaxed);
+            self.has_listed.store(false, Ordering::Relaxed);
         }
     }
 
@@ -149,8 +167,10 @@ impl FilesAhead {
 
 impl Drop for FilesAhead {
     fn drop(&mut self) {
-        // It has ended, or is about to: the mount is no more.
-        let _ = self.helper.kill();
-        let _ = self.helper.wait();
+        // It has ended, or is about to: the mount is no more. Should it hang, in what lies on the way to the mount point, nobody waits for it.
+        if let Some(mut helper) = self.helper.take() {
+            let _ = helper.kill();
+            let _ = std::thread::Builder::new().name("pando-helper".to_owned()).spawn(move || helper.wait());
+        }
     }
 }

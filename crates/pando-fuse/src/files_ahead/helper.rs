@@ -30,6 +30,12 @@ const FILE_BYTES_MAX: u64 = 512 << 10;
 /// A directory with more names is not walked through.
 const NAMES_MAX: usize = 1 << 14;
 
+/// Directories with more that are remembered, so as not to be listed each time.
+const LARGE_MAX: usize = 16;
+
+/// Messages that are taken at a time.
+const MESSAGES: usize = 16;
+
 /// Steps between two looks for messages and at the mount.
 const STEPS: usize = 8;
 
@@ -47,7 +53,7 @@ pub fn run(socket: BorrowedFd<'_>, mountpoint: &Path, device: &str) -> io::Resul
     if format!("{}:{}", rustix::fs::major(found), rustix::fs::minor(found)) != device {
         return Err(io::Error::other("something else is mounted there"));
     }
-    let mut files = Files { root, in_flight: VecDeque::new() };
+    let mut files = Files { root, in_flight: VecDeque::new(), large: VecDeque::new() };
     let mut walks = Walks::default();
     // Only changes from now on are told of.
     if !is_mounted(device) {
@@ -87,10 +93,10 @@ fn is_mounted(device: &str) -> bool {
     mount_point::mounted().is_ok_and(|mounted| mounted.iter().any(|entry| entry.device == device))
 }
 
-/// Takes all messages there are; false if the daemon is gone.
+/// Takes some of the messages there are; false if the daemon is gone.
 fn receive(socket: BorrowedFd<'_>, mut note: impl FnMut(Read)) -> io::Result<bool> {
     let mut buffer = [0; message::BYTES_MAX];
-    loop {
+    for _ in 0..MESSAGES {
         match rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Ok(false),
             Ok((length, _)) => message::decode(&buffer[..length]).map_or((), &mut note),
@@ -100,6 +106,7 @@ fn receive(socket: BorrowedFd<'_>, mut note: impl FnMut(Read)) -> io::Result<boo
             Err(errno) => return Err(errno.into()),
         }
     }
+    Ok(true)
 }
 
 /// The mounted files.
@@ -107,25 +114,33 @@ struct Files {
     root: OwnedFd,
     /// Those that the kernel was asked to read last.
     in_flight: VecDeque<OwnedFd>,
+    /// Directories that have too many names.
+    large: VecDeque<Vec<u8>>,
 }
 
 impl Files {
     /// Opens what has this path without following any link, whatever was put in its way.
     fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let path = if path.is_empty() { OsStr::new(".") } else { OsStr::from_bytes(path) };
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat2(&self.root, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
+        openat2(&self.root, path, flags, Mode::empty(), within)
     }
 }
 
 impl Tree for Files {
-    fn list(&mut self, directory: &[u8]) -> Vec<Name> {
-        let Ok(directory) = self.open(directory, OFlags::DIRECTORY) else { return Vec::new() };
+    fn list(&mut self, path: &[u8]) -> Vec<Name> {
+        if self.large.iter().any(|large| large == path) {
+            return Vec::new();
+        }
+        let Ok(directory) = self.open(path, OFlags::DIRECTORY) else { return Vec::new() };
         let mut buffer = [MaybeUninit::uninit(); 32 << 10];
         let mut entries = RawDir::new(directory.as_fd(), &mut buffer);
         let mut names = Vec::new();
         while let Some(Ok(entry)) = entries.next() {
             if names.len() == NAMES_MAX {
+                self.large.truncate(LARGE_MAX - 1);
+                self.large.push_front(path.to_vec());
                 return Vec::new();
             }
             let is_directory = match entry.file_type() {

@@ -23,11 +23,17 @@ const MARKS: usize = 8;
 /// Files between marks at the least.
 const MARK_DISTANCE_MIN: usize = 4;
 
-/// A file is next if no more than so many names come between: programs leave some out.
-const NEAR: usize = 4;
+/// Names among which the next file is looked for: programs leave some out.
+const NEAR: usize = 5;
 
 /// Walks at a time.
 const WALKS_MAX: usize = 4;
+
+/// Directories in which a walk may begin.
+const BEGINNINGS_MAX: usize = 8;
+
+/// Names of all directories that a walk is in; what would make them more is passed over.
+const NAMES_MAX: usize = 1 << 17;
 
 /// What walks lead through. Paths are relative to the root of the mount, which is the empty one.
 pub(super) trait Tree {
@@ -49,14 +55,16 @@ pub(super) struct Name {
 pub(super) struct Walks {
     /// The one that was heard of last stands last.
     walks: Vec<Walk>,
-    last: Option<LastRead>,
+    /// The latest stands last.
+    beginnings: Vec<Beginning>,
 }
 
-/// The file read last of those that no walk foresaw.
-struct LastRead {
+/// A directory in which a file was read that no walk foresaw.
+struct Beginning {
     directory: Vec<u8>,
+    /// The first such file.
     name: Vec<u8>,
-    /// From the second file on, and where in it the file is.
+    /// From the second file on, and where in it the last one is.
     listing: Option<(Listing, Option<usize>)>,
 }
 
@@ -64,9 +72,7 @@ type Listing = Rc<[Name]>;
 
 /// A walk through one tree.
 struct Walk {
-    /// The directory in which it began: it ends behind the last name there.
-    root: Vec<u8>,
-    /// The directories from the root to where it is.
+    /// The directories from the topmost, behind whose last name it ends, to that where it is.
     levels: Vec<Level>,
     /// What was passed and is not known to be behind the program: files and directories.
     passed: VecDeque<Passed>,
@@ -93,9 +99,7 @@ impl Walks {
             self.walks.push(walk);
         } else if let Some(walk) = self.begin(read, tree) {
             // The same program, most likely, which has left out more than was expected.
-            let same =
-                |other: &Walk| is_within(&walk.root, &other.root) || is_within(&other.root, &walk.root);
-            self.walks.retain(|other| !same(other));
+            self.walks.retain(|other| other.directory() != walk.directory());
             if self.walks.len() == WALKS_MAX {
                 self.walks.remove(0);
             }
@@ -115,27 +119,33 @@ impl Walks {
 
     /// True if nothing is remembered.
     pub(super) fn is_empty(&self) -> bool {
-        self.walks.is_empty() && self.last.is_none()
+        self.walks.is_empty() && self.beginnings.is_empty()
     }
 
     /// A walk that begins behind a file, if that comes soon after the one read before.
     fn begin(&mut self, read: &Read, tree: &mut impl Tree) -> Option<Walk> {
         let (directory, name) = split(&read.path);
-        let Some(last) = self.last.as_mut().filter(|last| last.directory == directory) else {
-            self.last = Some(LastRead { directory: directory.to_vec(), name: name.to_vec(), listing: None });
+        let known = self.beginnings.iter().position(|known| known.directory == directory);
+        let Some(mut beginning) = known.map(|index| self.beginnings.remove(index)) else {
+            if self.beginnings.len() == BEGINNINGS_MAX {
+                self.beginnings.remove(0);
+            }
+            let (directory, name) = (directory.to_vec(), name.to_vec());
+            self.beginnings.push(Beginning { directory, name, listing: None });
             return None;
         };
-        let (names, before) = last.listing.get_or_insert_with(|| {
+        let (names, before) = beginning.listing.get_or_insert_with(|| {
             let names: Listing = tree.list(directory).into();
-            let before = position(&names, 0, names.len(), &last.name);
+            let before = position(&names, 0, names.len(), &beginning.name);
             (names, before)
         });
-        let soon = before.and_then(|before| position(names, before + 1, NEAR + 1, name));
-        *before = soon.or_else(|| position(names, 0, names.len(), name));
-        let next = soon? + 1;
-        let names = names.clone();
-        self.last = None;
-        let root = ancestor(&read.path, read.depth);
+        let soon = before.and_then(|before| position(names, before + 1, NEAR, name));
+        let Some(index) = soon else {
+            *before = position(names, 0, names.len(), name);
+            self.beginnings.push(beginning);
+            return None;
+        };
+        let (names, next) = (names.clone(), index + 1);
         let above = (read.depth..read.path.iter().filter(|&&byte| byte == b'/').count()).map(|depth| {
             let path = ancestor(&read.path, depth);
             let below = ancestor(&read.path, depth + 1);
@@ -145,17 +155,16 @@ impl Walks {
         });
         let levels =
             above.collect::<Vec<_>>().into_iter().chain([Level { path: directory.to_vec(), names, next }]);
-        Some(Walk {
-            root: root.to_vec(),
-            levels: levels.collect(),
-            passed: VecDeque::new(),
-            window: WINDOW_MIN,
-            since_mark: 0,
-        })
+        Some(Walk { levels: levels.collect(), passed: VecDeque::new(), window: WINDOW_MIN, since_mark: 0 })
     }
 }
 
 impl Walk {
+    /// Where it is; none at its end.
+    fn directory(&self) -> Option<&[u8]> {
+        self.levels.last().map(|level| &level.path[..])
+    }
+
     /// True if it is this walk that leads to the file.
     fn note(&mut self, path: &[u8]) -> bool {
         if let Some(index) = self.passed.iter().position(|passed| passed.path == path) {
@@ -170,7 +179,7 @@ impl Walk {
         let Some(level) = self.levels.last_mut().filter(|level| level.path == directory) else {
             return false;
         };
-        let Some(index) = position(&level.names, level.next, NEAR + 1, name) else { return false };
+        let Some(index) = position(&level.names, level.next, NEAR, name) else { return false };
         level.next = index + 1;
         self.passed.clear();
         true
@@ -197,7 +206,10 @@ impl Walk {
         if is_mark {
             self.since_mark = 0;
         } else if is_directory {
-            self.levels.push(Level { path: path.clone(), names: tree.list(&path).into(), next: 0 });
+            let names: Listing = tree.list(&path).into();
+            if names.len() + self.levels.iter().map(|level| level.names.len()).sum::<usize>() <= NAMES_MAX {
+                self.levels.push(Level { path: path.clone(), names, next: 0 });
+            }
         } else {
             tree.read(&path);
         }
@@ -233,14 +245,6 @@ fn ancestor(path: &[u8], depth: usize) -> &[u8] {
     match depth.checked_sub(1) {
         Some(before) => &path[..slashes.nth(before).unwrap_or(path.len())],
         None => b"",
-    }
-}
-
-/// Whether a path is a directory, or lies in it.
-fn is_within(path: &[u8], directory: &[u8]) -> bool {
-    match path.strip_prefix(directory) {
-        Some(rest) => directory.is_empty() || rest.is_empty() || rest[0] == b'/',
-        None => false,
     }
 }
 

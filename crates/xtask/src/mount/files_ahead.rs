@@ -58,9 +58,7 @@ impl Volume {
         } else {
             self.umount()?
         }
-        if is_helper(helper) {
-            return Err(Failure::Wrong("the helper outlives its daemon".to_owned()));
-        }
+        until("the helper has ended with its daemon", || Ok(!is_helper(helper)))?;
         self.mount()
     }
 }
