@@ -38,6 +38,9 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
 pub use helper::run;
 
+/// The name by which the helper is started.
+pub const NAME: &str = "pando-files-ahead";
+
 /// Listed directories that are remembered.
 const LISTED_MAX: usize = 4096;
 
@@ -47,10 +50,10 @@ const DEPTH_MAX: usize = 128;
 /// Reads in a row that were followed by none of the helper's, after which it is told of a part of them only.
 const FRUITLESS_MAX: u64 = 64;
 
-/// Of so many messages then,
+/// Of so many reads then,
 const FRUITLESS_ROUND: u64 = 32;
 
-/// these are sent: enough for the helper to see whether files are read in order again.
+/// it is told of these: enough for the helper to see whether files are read in order again.
 const FRUITLESS_SENT: u64 = 4;
 
 /// The daemon's end.
@@ -61,8 +64,9 @@ pub(crate) struct FilesAhead {
     pid: u32,
     socket: OwnedFd,
     listed: Mutex<Listed>,
-    /// So that loads that list nothing look no further. False again, for ever, when the helper is gone.
+    /// So that loads that list nothing look no further.
     has_listed: AtomicBool,
+    /// The helper has ended.
     is_gone: AtomicBool,
     /// Reads of others since the helper last read something.
     fruitless: AtomicU64,
@@ -87,16 +91,15 @@ impl Listed {
 }
 
 impl FilesAhead {
-    /// Starts `program` as the helper for what is mounted at a path: with the arguments `files-ahead`, the path and the device number, and
-    /// the socket as its standard input. It is to call [`run`].
+    /// Starts `program` under the name [`NAME`] as the helper for what is mounted at a path: with the path and the device number as arguments,
+    /// and the socket as its standard input. It is to call [`run`].
     pub(crate) fn start(program: &Path, mountpoint: &Path, device: &str) -> io::Result<Self> {
         let (socket, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new(program);
         // Whoever waits for the end of the daemon's output must not wait for the helper as well.
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-        let helper =
-            command.arg0("pando").arg("files-ahead").arg("--").arg(mountpoint).arg(device).spawn()?;
+        let helper = command.arg0(NAME).arg("--").arg(mountpoint).arg(device).spawn()?;
         Ok(Self {
             pid: helper.id(),
             helper: Some(helper),
@@ -122,7 +125,7 @@ impl FilesAhead {
             self.fruitless.store(0, Ordering::Relaxed);
             return;
         }
-        if !self.has_listed.load(Ordering::Relaxed) {
+        if !self.has_listed.load(Ordering::Relaxed) || self.is_gone.load(Ordering::Relaxed) {
             return;
         }
         let so_far = self.fruitless.fetch_add(1, Ordering::Relaxed);
@@ -138,7 +141,6 @@ impl FilesAhead {
             && errno != Errno::AGAIN
         {
             self.is_gone.store(true, Ordering::Relaxed);
-            self.has_listed.store(false, Ordering::Relaxed);
         }
     }
 

@@ -67,7 +67,7 @@ pub struct MountOptions {
     pub listing_cache: bool,
     /// Threads that serve a core give way to those whom they answer, if requests come over io_uring.
     pub yielding: bool,
-    /// The program that is to be the helper which has the kernel read files ahead ([`crate::files_ahead`]); none if that is not to be done.
+    /// The program that is started as the helper which has the kernel read files ahead ([`crate::files_ahead`]); none if that is not to be done.
     pub files_ahead: Option<PathBuf>,
     /// How requests come.
     pub transport: Transport,

@@ -293,6 +293,40 @@ fn requests_come_by_the_way_that_was_agreed() {
 }
 
 #[test]
+fn syncs_that_wait_are_made_together_and_each_hears_how_they_ended() {
+    with_fuse("syncs_that_wait_are_made_together_and_each_hears_how_they_ended", || {
+        const CALLERS: usize = 8;
+        let memory = Arc::new(MemoryFs::new());
+        memory.sync_is_short.store(false, Ordering::Relaxed);
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        let files: Vec<File> =
+            (0..CALLERS).map(|name| File::create(mounted.path().join(name.to_string())).unwrap()).collect();
+        for fails in [false, true] {
+            memory.sync_fails.store(fails, Ordering::Relaxed);
+            // All come while the first sync is under way, but on a machine that stands still for so long.
+            until(|| {
+                memory.syncs.lock().clear();
+                *memory.sync_takes.lock() = Duration::from_millis(50);
+                let start = Barrier::new(CALLERS);
+                std::thread::scope(|scope| {
+                    for file in &files {
+                        scope.spawn(|| {
+                            start.wait();
+                            let errno = file.sync_all().err().and_then(|error| error.raw_os_error());
+                            assert_eq!(errno, fails.then_some(Errno::NOSPC.raw_os_error()));
+                        });
+                    }
+                });
+                memory.syncs.lock().len() == 2
+            });
+        }
+        assert_eq!(memory.syncing.lock().1, 1, "at most one at a time");
+        drop(files);
+        mounted.unmount();
+    });
+}
+
+#[test]
 fn a_lone_caller_is_synced_by_the_thread_of_its_core() {
     with_fuse("a_lone_caller_is_synced_by_the_thread_of_its_core", || {
         let memory = Arc::new(MemoryFs::new());

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, clone, completions, cp, dump, files_ahead, format, info, ls, man, mkdir, mount, mv, receive,
-    rm, send, snapshot, stat, stats, umount,
+    cat, check, clone, completions, cp, dump, format, info, ls, man, mkdir, mount, mv, receive, rm, send,
+    snapshot, stat, stats, umount,
 };
 use crate::failure::{Result, Status};
 
@@ -81,9 +81,6 @@ pub enum Command {
     Completions(completions::CompletionsArgs),
     /// Write the manual pages to a directory.
     Man(man::ManArgs),
-    /// Be the helper of a daemon that has the kernel read files ahead.
-    #[command(hide = true)]
-    FilesAhead(files_ahead::FilesAheadArgs),
 }
 
 impl Command {
@@ -110,7 +107,6 @@ impl Command {
             Self::Stat(args) => stat::run(args),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => man::run(args),
-            Self::FilesAhead(args) => files_ahead::run(args),
         }
     }
 

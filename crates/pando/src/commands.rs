@@ -6,7 +6,6 @@ pub mod clone;
 pub mod completions;
 pub mod cp;
 pub mod dump;
-pub mod files_ahead;
 pub mod format;
 pub mod info;
 pub mod ls;

@@ -3,7 +3,8 @@
 //! Each command is a file of [`commands`]: its arguments, its text for `--help` and the manual page, and `run`. What
 //! several of them need stands beside it: [`volume`] opens volumes, [`files`] and [`path`] reach the files in them,
 //! [`copy`] copies, [`output`] prints, [`failure`] says how errors read. [`daemon`] serves a mounted volume, and
-//! [`control`] is how the other commands talk to it; [`helpers`] are what mount(8) and umount(8) call.
+//! [`control`] is how the other commands talk to it; [`helpers`] are what mount(8) and umount(8) call, and [`files_ahead`] what
+//! the daemon starts.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -14,6 +15,7 @@ mod copy;
 mod daemon;
 mod failure;
 mod files;
+mod files_ahead;
 mod helpers;
 mod location;
 mod memory;
@@ -48,11 +50,12 @@ const EXIT_OUTPUT_CLOSED: u8 = 128 + 13;
 
 fn main() -> ExitCode {
     memory::use_small_pages();
-    // The helpers that mount(8) and umount(8) call are links to this program.
+    // The helpers that mount(8) and umount(8) call are links to this program; the daemon gives its own another name.
     let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     match program.file_name().and_then(OsStr::to_str) {
         Some("mount.fuse.pando") => return helpers::run_mount(std::env::args_os()),
         Some("umount.fuse.pando") => return helpers::run_umount(std::env::args_os()),
+        Some(pando_fuse::files_ahead::NAME) => return files_ahead::run(std::env::args_os()),
         _ => {}
     }
     let command = Cli::parse().command;

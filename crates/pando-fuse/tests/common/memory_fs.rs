@@ -37,9 +37,13 @@ pub struct MemoryFs {
     pub waited: AtomicU64,
     /// Names of the threads that `sync` was called on.
     pub syncs: Mutex<Vec<String>>,
+    /// Calls of it that are under way, and the most there were.
+    pub syncing: Mutex<(usize, usize)>,
     /// How long it takes.
     pub sync_takes: Mutex<Duration>,
-    /// Whether that is said to be short.
+    /// Whether it fails after that.
+    pub sync_fails: AtomicBool,
+    /// Whether it is said to be short.
     pub sync_is_short: AtomicBool,
     /// Names of the threads that lookups came on.
     pub threads: Mutex<BTreeSet<String>>,
@@ -53,7 +57,9 @@ impl MemoryFs {
             calls: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             syncs: Mutex::default(),
+            syncing: Mutex::default(),
             sync_takes: Mutex::default(),
+            sync_fails: AtomicBool::new(false),
             sync_is_short: AtomicBool::new(true),
             threads: Mutex::default(),
         };
@@ -455,8 +461,16 @@ impl Operations for MemoryFs {
 
     fn sync(&self) -> Result<()> {
         self.syncs.lock().push(std::thread::current().name().unwrap_or_default().to_owned());
-        std::thread::sleep(*self.sync_takes.lock());
-        Ok(())
+        let change = |begins| {
+            let mut syncing = self.syncing.lock();
+            let now = if begins { syncing.0 + 1 } else { syncing.0 - 1 };
+            *syncing = (now, syncing.1.max(now));
+        };
+        change(true);
+        let takes = *self.sync_takes.lock();
+        std::thread::sleep(takes);
+        change(false);
+        if self.sync_fails.load(Ordering::Relaxed) { Err(Error::NoSpace) } else { Ok(()) }
     }
 
     fn sync_is_short(&self) -> bool {
