@@ -15,7 +15,10 @@ use crate::trace::round::LAYOUT_SCORE;
 use crate::trace::summary::Layout;
 use crate::volume::Volume;
 
+/// Greps of each tree at a step. The last step is the one that is judged: small trees are read in so little time that single greps of them
+/// differ by a third.
 const GREPS: usize = 3;
+const GREPS_AT_THE_END: usize = 9;
 const KIB: f64 = 1024.0;
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
@@ -33,41 +36,65 @@ struct Cost {
     layout: Option<f64>,
 }
 
-fn cost(volume: &Volume, tree: &Path) -> Result<Cost, Error> {
-    let bytes = tree_bytes(tree)? as f64;
-    let device = volume.device.as_deref().unwrap_or(Path::new(""));
-    let (mut seconds, mut lengths) = (Vec::new(), Vec::new());
-    let mut layout = None;
-    for _ in 0..GREPS {
+/// A tree, and what greps of it took so far.
+struct Scanned<'a> {
+    volume: &'a Volume,
+    tree: &'a Path,
+    seconds: Vec<f64>,
+    lengths_kib: Vec<f64>,
+    layout: Option<f64>,
+}
+
+impl<'a> Scanned<'a> {
+    fn new(volume: &'a Volume, tree: &'a Path) -> Self {
+        Scanned { volume, tree, seconds: Vec::new(), lengths_kib: Vec::new(), layout: None }
+    }
+
+    /// One grep with cold caches.
+    fn grep(&mut self) -> Result<(), Error> {
+        let volume = self.volume;
+        let device = volume.device.as_deref().unwrap_or(Path::new(""));
         volume.let_go()?;
-        let traced = volume.options.trace && layout.is_none();
+        let traced = volume.options.trace && self.layout.is_none();
         let trace = traced.then(|| Trace::start(&volume.options.directory, "grep", device)).transpose()?;
         // A mount may read ahead what the grep would have read.
         let before = Traffic::of(device);
         volume.mount_cold()?;
         let begin = Instant::now();
-        grep_in(tree)?;
-        seconds.push(begin.elapsed().as_secs_f64());
+        grep_in(self.tree)?;
+        self.seconds.push(begin.elapsed().as_secs_f64());
         let done = Traffic::of(device).since(&before);
-        lengths.push(done.read_bytes as f64 / KIB / (done.reads.max(1) as f64));
+        self.lengths_kib.push(done.read_bytes as f64 / KIB / (done.reads.max(1) as f64));
         if let Some(trace) = trace {
-            layout = Layout::of(&trace.finish()?).map(|layout| layout.by_block);
+            self.layout = Layout::of(&trace.finish()?).map(|layout| layout.by_block);
         }
+        Ok(())
     }
-    Ok(Cost { s_per_gib: median(&seconds) / (bytes / GIB), kib_per_read: median(&lengths), layout })
+
+    fn cost(&self) -> Result<Cost, Error> {
+        let gib = tree_bytes(self.tree)? as f64 / GIB;
+        let (s_per_gib, kib_per_read) = (median(&self.seconds) / gib, median(&self.lengths_kib));
+        Ok(Cost { s_per_gib, kib_per_read, layout: self.layout })
+    }
 }
 
-/// The same for a copy on a volume of its own.
-fn fresh_cost(volume: &Volume, tree: &Path) -> Result<Cost, Error> {
+/// Costs of the tree and of a copy of it on a volume of its own, greps of both by turns.
+fn costs(volume: &Volume, tree: &Path, greps: usize) -> Result<(Cost, Cost), Error> {
     let (_device, fresh) = fresh(volume)?;
-    let copied = || {
-        let [from, to] = [tree, &fresh.root.join("copy")].map(|path| path.display().to_string());
+    let compared = || {
+        let copy = fresh.root.join("copy");
+        let [from, to] = [tree, &copy].map(|path| path.display().to_string());
         command::run(&["cp", "-a", &from, &to])?;
-        cost(&fresh, &fresh.root.join("copy"))
+        let (mut aged, mut copied) = (Scanned::new(volume, tree), Scanned::new(&fresh, &copy));
+        for _ in 0..greps {
+            aged.grep()?;
+            copied.grep()?;
+        }
+        Ok((aged.cost()?, copied.cost()?))
     };
-    let copied = copied();
+    let compared = compared();
     fresh.umount()?;
-    copied
+    compared
 }
 
 fn fresh(volume: &Volume) -> Result<(Device, Volume), Error> {
@@ -99,7 +126,8 @@ pub fn age(
     for number in 0..=steps {
         step(number)?;
         if number % every == 0 {
-            let (aged, copied) = (cost(volume, tree)?, fresh_cost(volume, tree)?);
+            let greps = if number == steps { GREPS_AT_THE_END } else { GREPS };
+            let (aged, copied) = costs(volume, tree, greps)?;
             last = (aged.s_per_gib, copied.s_per_gib);
             let values = [aged.s_per_gib, copied.s_per_gib, aged.kib_per_read, copied.kib_per_read];
             for (points, value) in plots.iter_mut().zip(values) {
