@@ -1,6 +1,7 @@
 //! Emulated devices: limits of the kernel's block controller, so that results are comparable on machines whose disks are not.
 //!
-//! With cgroup v2 the run puts itself into a group of its own with `io.max`. What the kernel does for nobody in particular, such as ext4's
+//! With cgroup v2 the limits are those of the group that the run is in (`io.max`). The topmost group can have none and may not hold a process beside
+//! groups that have: there the run makes one for itself. What the kernel does for nobody in particular, such as ext4's
 //! journal, is in no group that could be limited and goes unlimited there. With the older `blkio` controller the limits are those of the root
 //! group, and hold for everything on the device.
 
@@ -70,7 +71,9 @@ const BLKIO: [&str; 4] = [
     "blkio.throttle.read_iops_device",
     "blkio.throttle.write_iops_device",
 ];
-/// Our group in cgroup v2.
+/// Where a group of cgroup v2 has its limits.
+const LIMITS: &str = "io.max";
+/// Our group below the topmost one.
 const GROUP: &str = "pando-bench";
 /// Where the devices are noted that have limits, in the run's directory.
 const NOTED: &str = "limited-devices";
@@ -78,8 +81,10 @@ const NOTED: &str = "limited-devices";
 /// How this machine lets requests be limited.
 #[derive(Debug, PartialEq, Eq)]
 enum Controller {
-    /// The group that this process is in.
+    /// The group that this process is in, which can have limits.
     Group(PathBuf),
+    /// The topmost group of cgroup v2, which this process is in.
+    Top(PathBuf),
     /// The root of the older hierarchy.
     Root(PathBuf),
 }
@@ -88,12 +93,17 @@ impl Controller {
     fn of_this_machine() -> Option<Controller> {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let (mounts, own) = (read("/proc/self/mounts"), read("/proc/self/cgroup"));
-        let group = group(&mounts, &own).filter(|group| {
-            let offered = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
-            offered.split_whitespace().any(|name| name == "io")
-        });
         let root = blkio(&mounts).filter(|root| BLKIO.iter().all(|file| root.join(file).exists()));
-        group.map(Controller::Group).or(root.map(Controller::Root))
+        group(&mounts, &own).and_then(Controller::of_group).or(root.map(Controller::Root))
+    }
+
+    /// None where the group is not offered the io controller.
+    fn of_group(group: PathBuf) -> Option<Controller> {
+        let offered = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+        if !offered.split_whitespace().any(|name| name == "io") {
+            return None;
+        }
+        Some(if group.join(LIMITS).exists() { Controller::Group(group) } else { Controller::Top(group) })
     }
 }
 
@@ -128,8 +138,8 @@ pub fn enter(profile: Profile) -> Result<(), Error> {
              cgroup v2 nor the older blkio controller",
             profile.name()
         ))),
-        Some(Controller::Root(_)) => Ok(()),
-        Some(Controller::Group(parent)) => {
+        Some(Controller::Root(_) | Controller::Group(_)) => Ok(()),
+        Some(Controller::Top(parent)) => {
             let (own, control) = (parent.join(GROUP), parent.join("cgroup.subtree_control"));
             at("cannot pass the io controller on by", &control, fs::write(&control, "+io"))?;
             if !own.exists() {
@@ -162,8 +172,8 @@ pub fn remove_left(directory: &Path) {
     let noted = directory.join(NOTED);
     fs::read_to_string(&noted).unwrap_or_default().lines().for_each(unlimit);
     let _ = fs::remove_file(noted);
-    if let Some(Controller::Group(own)) = Controller::of_this_machine() {
-        let _ = fs::remove_dir(own.join(GROUP));
+    if let Some(Controller::Top(parent)) = Controller::of_this_machine() {
+        let _ = fs::remove_dir(parent.join(GROUP));
     }
 }
 
@@ -184,13 +194,14 @@ fn set(device: &str, limits: Option<Limits>) -> Result<(), Error> {
             let [read_bytes, written_bytes, reads, writes] = values("max");
             let text =
                 format!("{device} rbps={read_bytes} wbps={written_bytes} riops={reads} wiops={writes}");
-            write(group.join("io.max"), text)
+            write(group.join(LIMITS), text)
         }
         Some(Controller::Root(root)) => {
             let mut each = BLKIO.iter().zip(values("0"));
             each.try_for_each(|(file, value)| write(root.join(file), format!("{device} {value}")))
         }
-        None => Ok(()),
+        // Whoever is in the topmost group limits nothing; the limits of a run go with its group.
+        Some(Controller::Top(_)) | None => Ok(()),
     }
 }
 
@@ -206,6 +217,19 @@ mod tests {
         assert_eq!(group(mounts, "1:cpu:/\n0::/\n"), Some(PathBuf::from("/c/unified")));
         assert_eq!(group(mounts, "0::/a/b\n"), Some(PathBuf::from("/c/unified/a/b")));
         assert_eq!((blkio("\n"), group("cgroup2", "0::/"), group(mounts, "1:cpu:/\n")), (None, None, None));
+    }
+
+    #[test]
+    fn a_group_has_limits_itself_unless_it_is_the_topmost() {
+        let directory = tempfile::tempdir().unwrap();
+        let group = directory.path().to_owned();
+        assert_eq!(Controller::of_group(group.clone()), None);
+        fs::write(group.join("cgroup.controllers"), "cpu iocost memory\n").unwrap();
+        assert_eq!(Controller::of_group(group.clone()), None);
+        fs::write(group.join("cgroup.controllers"), "cpu io memory\n").unwrap();
+        assert_eq!(Controller::of_group(group.clone()), Some(Controller::Top(group.clone())));
+        fs::write(group.join(LIMITS), "").unwrap();
+        assert_eq!(Controller::of_group(group.clone()), Some(Controller::Group(group)));
     }
 
     #[test]
