@@ -1,7 +1,7 @@
 //! Emulated devices: limits of the kernel's block controller, so that results are comparable on machines whose disks are not.
 //!
-//! With cgroup v2 the limits are those of the group that the run is in (`io.max`). The topmost group can have none and may not hold a process beside
-//! groups that have: there the run makes one for itself. What the kernel does for nobody in particular, such as ext4's
+//! With cgroup v2 the limits are those of the group that the run is in (`io.max`); in the topmost group, which can have none, it makes
+//! one for itself. What the kernel does for nobody in particular, such as ext4's
 //! journal, is in no group that could be limited and goes unlimited there. With the older `blkio` controller the limits are those of the root
 //! group, and hold for everything on the device.
 
