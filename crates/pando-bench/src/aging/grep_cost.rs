@@ -15,9 +15,9 @@ use crate::trace::round::LAYOUT_SCORE;
 use crate::trace::summary::Layout;
 use crate::volume::Volume;
 
-/// Greps of each tree at a step. The last step is the one that is judged: small trees are read in so little time that single greps of them
-/// differ by a third.
+/// Greps of each tree at a step.
 const GREPS: usize = 3;
+/// The last step is the one that is judged, and small trees are read in so little time that single greps of them differ by a third.
 const GREPS_AT_THE_END: usize = 9;
 const KIB: f64 = 1024.0;
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
