@@ -13,7 +13,7 @@ use crate::negotiate::{Wish, Wishes};
 use crate::notifier::Notifier;
 use crate::serve::Server;
 use crate::transport::yielding::Yielding;
-use crate::transport::{Device, handshake, receive, ring};
+use crate::transport::{Device, Forgets, handshake, receive, ring};
 
 /// Requests that wait for the device at once.
 const WAITERS_MAX: usize = 64;
@@ -71,7 +71,7 @@ pub struct MountOptions {
     pub files_ahead: Option<PathBuf>,
     /// How requests come.
     pub transport: Transport,
-    /// Threads that receive requests; at least 1.
+    /// Threads that receive requests from /dev/fuse, if they do not come over io_uring; at least 1.
     pub threads: usize,
     /// Told of failures of the file system, one sentence each; called from many threads.
     pub report: Report,
@@ -166,8 +166,11 @@ impl Session {
             let _ = mount_point::unmount(&mountpoint, true);
             MountError::Handshake(error)
         })?;
+        let cores = if agreement.ring { cores } else { Vec::new() };
+        // What does not come over io_uring nobody waits for: one thread is enough.
+        let threads = if cores.is_empty() { options.threads.max(1) } else { 1 };
         let mut devices = vec![device.clone()];
-        while devices.len() < options.threads.max(1) {
+        while devices.len() < threads {
             // Without a queue of its own a thread shares that of the first.
             devices.push(device.clone_connection().map_or_else(|_| device.clone(), Arc::new));
         }
@@ -181,7 +184,6 @@ impl Session {
             })?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device };
-        let cores = if agreement.ring { cores } else { Vec::new() };
         let yields = options.yielding && !cores.is_empty() && Yielding::is_possible();
         let yielding = yields.then(Yielding::default);
         let (report, files_ahead) = (options.report.clone(), options.files_ahead.clone());
@@ -260,8 +262,9 @@ fn serve_all(
         for (index, device) in others.iter().enumerate() {
             let name = format!("pando-fuse-{}", index + 1);
             // The threads there are serve all requests, if there are not as many as hoped.
-            let thread =
-                std::thread::Builder::new().name(name).spawn_scoped(scope, || receive(device, server));
+            let thread = std::thread::Builder::new()
+                .name(name)
+                .spawn_scoped(scope, || receive(device, server, Forgets::AsTheyCome));
             threads.extend(thread);
         }
         // Without a watch none may yield.
@@ -273,17 +276,18 @@ fn serve_all(
         for queues in cores {
             let serve = move || {
                 let served = ring::serve_core(first, server, yielding, cores.len(), queues);
-                if let Err(error) = served {
-                    report(&format!("requests do not come over io_uring: {error}"));
-                }
-                Ok(())
+                let Err(error) = served else { return Ok(()) };
+                report(&format!("requests do not come over io_uring: {error}"));
+                // They come to the device then.
+                receive(first, server, Forgets::AsTheyCome)
             };
             let name = format!("pando-ring-{}", queues[0]);
             let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, serve);
             // The kernel would wait for its queue for ever.
             threads.push(thread.unwrap_or_else(|error| panic!("no thread can be started: {error}")));
         }
-        let mut result = receive(first, server);
+        let forgets = if cores.is_empty() { Forgets::AsTheyCome } else { Forgets::InLots };
+        let mut result = receive(first, server, forgets);
         for thread in threads {
             result = result.and(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }

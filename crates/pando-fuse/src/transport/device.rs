@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::io::Errno;
@@ -20,6 +21,18 @@ const BUFFER_BYTES: usize = REQUEST_BYTES_MAX as usize + 4096;
 
 /// Pieces of an answer that are written as they are; IOV_MAX is 1024.
 const PIECES_MAX: usize = 1000;
+
+/// For how long forgets gather in the kernel.
+const FORGETS_GATHER: Duration = Duration::from_millis(1);
+
+/// How FORGETs are taken, which are sent one for each file that was deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forgets {
+    AsTheyCome,
+    /// Those of [`FORGETS_GATHER`] with one read. Whoever deletes files would wake the thread that waits in its read for each of them. Only
+    /// where nobody waits for what else it receives.
+    InLots,
+}
 
 /// A descriptor of a connection. Answers must go out through the one that brought the request.
 pub(crate) struct Device {
@@ -108,7 +121,7 @@ impl AsRawFd for Device {
 
 /// Serves requests on this thread until the file system is unmounted. An error means that the connection broke or was
 /// aborted.
-pub(crate) fn receive(device: &Arc<Device>, server: &Server) -> io::Result<()> {
+pub(crate) fn receive(device: &Arc<Device>, server: &Server, forgets: Forgets) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     while let Some(bytes) = device.read(&mut buffer)? {
         let Ok((header, body)) = Header::decode(bytes) else { return Err(nonsense()) };
@@ -116,6 +129,10 @@ pub(crate) fn receive(device: &Arc<Device>, server: &Server) -> io::Result<()> {
         match decode(&header, body, server) {
             Ok(operation) => server.serve(&header, operation, reply),
             Err(_) => reply.send(Answer::Refused(Errno::INVAL)),
+        }
+        let is_forget = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET);
+        if is_forget && forgets == Forgets::InLots {
+            std::thread::sleep(FORGETS_GATHER);
         }
     }
     Ok(())
