@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pando_device::MemoryDevice;
 use pando_fs::operations::{
-    Caller, DirectoryEntry, FileType, Operations, ROOT, SetAttributes, SetTime, waiting,
+    Caller, DirectoryEntry, FileType, ListAttributes, Operations, ROOT, SetAttributes, SetTime, waiting,
 };
 use pando_fs::{Error, FileSystem, FormatOptions, InodeNumber, Options, Result};
 // Its allocator is the command's.
@@ -94,7 +94,7 @@ impl Load {
                 }
                 true
             };
-            self.query(|fs| fs.read_directory(directory, before, true, &mut emit))
+            self.query(|fs| fs.read_directory(directory, before, ListAttributes::OfAll, &mut emit))
                 .expect("nothing fails here");
             if cookie == before {
                 break;

@@ -3,6 +3,7 @@
 //! Names come in the order of their keys, which are the index's own, so a listing goes on behind a *name*, whatever came
 //! or went meanwhile: what was there all along is neither skipped nor repeated. Which name that is, a cookie tells (`places.rs`).
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +13,7 @@ use pando_engine::{Bound, KeyRange, Scan, ScanLimit, Tree};
 use crate::inode::Inode;
 use crate::link::{Found, linked_number};
 use crate::names::Names;
-use crate::operations::{DirectoryEntry, FileType, InodeNumber, ROOT, SNAPSHOTS};
+use crate::operations::{DirectoryEntry, FileType, InodeNumber, ListAttributes, ROOT, SNAPSHOTS};
 use crate::places::{BEHIND_DOT, BEHIND_DOTS, BEHIND_SNAPSHOTS, Search};
 use crate::schema::{NameRecord, key, number};
 use crate::{Error, FileSystem, Result, snapshot, store};
@@ -34,7 +35,7 @@ impl FileSystem {
         &self,
         number: InodeNumber,
         cookie: u64,
-        attributes: bool,
+        attributes: ListAttributes,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<()> {
         let directory = self.inode(number)?;
@@ -52,6 +53,7 @@ impl FileSystem {
         let mut emitted = false;
         let cookie = cookie.max(BEHIND_SNAPSHOTS);
         let (mut at, mut search) = (None, None);
+        let attributes = Cell::new(attributes);
         loop {
             let epoch = self.namespace.read();
             let mut names = directory.names()?;
@@ -73,7 +75,7 @@ impl FileSystem {
                     None => continue,
                 },
             };
-            let chunk = Chunk { directory: &directory, path: &path, attributes };
+            let chunk = Chunk { directory: &directory, path: &path, attributes: &attributes };
             let before = at.cookie;
             let waiting = dots.is_some();
             let read = self.read_chunk(&chunk, &mut names, &mut dots, at, emit);
@@ -224,25 +226,33 @@ impl FileSystem {
         let mut entry = |inode, file_type, attributes| {
             emit(&DirectoryEntry { cookie, name: name.clone(), inode, file_type, attributes })
         };
+        let wanted = chunk.attributes.get();
         let inode = match names.known(name) {
             Some(number) => Found::kept_by_names(
                 self.table.get(number).expect("IN-2: the names of a directory know only inodes in the table"),
             ),
             None => match store::decode_name(key, value)? {
                 // A file with several links has its record elsewhere, which is not read for its number and type alone.
-                NameRecord::Redirect(redirect) if !chunk.attributes => {
-                    return Ok(entry(linked_number(chunk.directory, &redirect), redirect.file_type, None));
-                }
-                NameRecord::Inode(record) if !chunk.attributes => {
-                    let number = number::visible(record.number, chunk.directory.delta());
-                    return Ok(entry(InodeNumber(number), record.file_type, None));
+                stored if !wanted.are_for(stored.file_type(), false) => {
+                    let number = match &stored {
+                        NameRecord::Redirect(redirect) => linked_number(chunk.directory, redirect),
+                        NameRecord::Inode(record) => {
+                            InodeNumber(number::visible(record.number, chunk.directory.delta()))
+                        }
+                    };
+                    let fits = entry(number, stored.file_type(), None);
+                    if fits {
+                        chunk.attributes.set(wanted.behind_one_without());
+                    }
+                    return Ok(fits);
                 }
                 stored => self.inode_of(chunk.directory, name, stored)?,
             },
         };
         // The kernel takes one off the count of links when it hears of an unlink. Had it heard of the lower count before, it would come
         // to one too few.
-        let attributes = chunk.attributes.then(|| inode.attributes()).filter(|_| !inode.has_lost_a_name());
+        let is_wanted = wanted.are_for(inode.file_type, true);
+        let attributes = is_wanted.then(|| inode.attributes()).filter(|_| !inode.has_lost_a_name());
         let Some(attributes) = attributes else {
             return Ok(entry(inode.number, inode.file_type, None));
         };
@@ -271,7 +281,8 @@ impl FileSystem {
 struct Chunk<'a> {
     directory: &'a Arc<Inode>,
     path: &'a [u8],
-    attributes: bool,
+    /// [`ListAttributes::OfAll`] once the one file has gone without.
+    attributes: &'a Cell<ListAttributes>,
 }
 
 /// What comes before the names of a directory: `.`, `..` and, if it is shown here, the directory of the snapshots, as far as they lie behind

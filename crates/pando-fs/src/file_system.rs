@@ -15,8 +15,8 @@ use crate::locks::{self, Rank};
 use crate::names::NameBudget;
 use crate::numbers::{self, Numbers};
 use crate::operations::{
-    AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, Operations, ROOT,
-    RenameMode, Seek, SetAttributes, Statistics, XattrMode,
+    AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, ListAttributes,
+    Operations, ROOT, RenameMode, Seek, SetAttributes, Statistics, XattrMode,
 };
 use crate::orphan::Parked;
 use crate::schema::{Record, Timestamp, key};
@@ -339,7 +339,7 @@ impl Operations for FileSystem {
         &self,
         inode: InodeNumber,
         cookie: u64,
-        attributes: bool,
+        attributes: ListAttributes,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<()> {
         self.read_listing(inode, cookie, attributes, emit)

@@ -48,7 +48,7 @@ mod xattr;
 pub use error::{Error, Miss};
 pub use file_system::FileSystem;
 pub use link::LINKS_MAX;
-pub use operations::{InodeNumber, Operations, Result};
+pub use operations::{InodeNumber, ListAttributes, Operations, Result};
 pub use pando_engine::{FormatOptions, Options, copy_for_device, join};
 pub use rollback::Vanished;
 pub use snapshot::{HeldSnapshot, Snapshot};

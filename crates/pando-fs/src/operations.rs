@@ -146,6 +146,39 @@ pub struct DirectoryEntry {
     pub attributes: Option<Attributes>,
 }
 
+/// Whose attributes a listing carries. None for `.` and `..` in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListAttributes {
+    /// Names alone.
+    OfNone,
+    /// Those of directories.
+    OfDirectories,
+    /// All but those of the first file that nobody holds a reference to.
+    OfAllButOneFile,
+    /// All.
+    OfAll,
+}
+
+impl ListAttributes {
+    /// Whether the next entry carries them: one of this type, to which somebody holds a reference or nobody does.
+    pub fn are_for(self, file_type: FileType, has_references: bool) -> bool {
+        match self {
+            Self::OfNone => false,
+            Self::OfDirectories => file_type == FileType::Directory,
+            Self::OfAllButOneFile => file_type == FileType::Directory || has_references,
+            Self::OfAll => true,
+        }
+    }
+
+    /// What holds for the entries behind one that went without.
+    pub fn behind_one_without(self) -> Self {
+        match self {
+            Self::OfAllButOneFile => Self::OfAll,
+            other => other,
+        }
+    }
+}
+
 /// How a rename treats what is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenameMode {
@@ -304,13 +337,13 @@ pub trait Operations: Send + Sync {
     /// The offset of the next data or hole at or behind `offset`; `NoData` (ENXIO) behind the end.
     fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64>;
     /// Names behind `cookie` (0: from the start), `.` and `..` first, given to `emit` in order until it answers false,
-    /// which says that this name found no room and will be asked for again. With `attributes`, entries carry them. The cookie of an
+    /// which says that this name found no room and will be asked for again. Entries carry those `attributes`. The cookie of an
     /// entry stays good for as long as a reference to the directory is held, whoever uses it, also when the name is removed.
     fn read_directory(
         &self,
         inode: InodeNumber,
         cookie: u64,
-        attributes: bool,
+        attributes: ListAttributes,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<()>;
     /// The value of an extended attribute. `NoAttribute` (ENODATA) if there is none.

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 
 use crate::frozen::Frozen;
 use crate::operations::{
-    AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, Operations, ROOT,
-    RenameMode, Seek, SetAttributes, Statistics, XattrMode, waiting,
+    AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, ListAttributes,
+    Operations, ROOT, RenameMode, Seek, SetAttributes, Statistics, XattrMode, waiting,
 };
 use crate::{Error, FileSystem, HeldSnapshot, Miss, Result};
 
@@ -174,7 +174,7 @@ impl Operations for SnapshotFiles {
         &self,
         inode: InodeNumber,
         cookie: u64,
-        attributes: bool,
+        attributes: ListAttributes,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<()> {
         let mut counting = |entry: &DirectoryEntry| {

@@ -5,7 +5,7 @@ mod common;
 use common::Volume;
 use pando_engine::{KeyRange, Tree};
 use pando_fs::operations::{
-    Attributes, FileType, Operations, ROOT, RenameMode, SetAttributes, XattrMode, waiting,
+    Attributes, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, XattrMode, waiting,
 };
 use pando_fs::schema::{Record, Redirect, key};
 use pando_fs::{Error, InodeNumber, LINKS_MAX};
@@ -254,7 +254,8 @@ fn listed(volume: &Volume, with_attributes: bool) -> Vec<(Vec<u8>, InodeNumber, 
         found.push((entry.name.to_vec(), entry.inode, entry.file_type, links));
         true
     };
-    volume.fs.read_directory(ROOT, 2, with_attributes, &mut emit).unwrap();
+    let attributes = if with_attributes { ListAttributes::OfAll } else { ListAttributes::OfNone };
+    volume.fs.read_directory(ROOT, 2, attributes, &mut emit).unwrap();
     for (_, inode, _, links) in &found {
         volume.fs.forget(*inode, u64::from(links.is_some()));
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::Volume;
-use pando_fs::operations::{DirectoryEntry, Operations, ROOT, waiting};
+use pando_fs::operations::{DirectoryEntry, ListAttributes, Operations, ROOT, waiting};
 use pando_fs::{Error, InodeNumber};
 
 /// Reads on behind a cookie, at most `room` names; the last cookie comes back with the names.
@@ -20,12 +20,57 @@ fn part(volume: &Volume, directory: InodeNumber, cookie: u64, room: usize) -> (u
         }
         fits
     };
-    volume.fs.read_directory(directory, cookie, false, &mut emit).unwrap();
+    volume.fs.read_directory(directory, cookie, ListAttributes::OfNone, &mut emit).unwrap();
     (last, names)
 }
 
 fn numbered(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
     numbers.into_iter().map(|number| format!("{number:06}")).collect()
+}
+
+/// The names of a listing that carry attributes, whose references are given back.
+fn with_attributes(volume: &Volume, directory: InodeNumber, attributes: ListAttributes) -> Vec<String> {
+    let mut entries = Vec::new();
+    let mut emit = |entry: &DirectoryEntry| {
+        entries.push(entry.clone());
+        true
+    };
+    volume.fs.read_directory(directory, 2, attributes, &mut emit).unwrap();
+    let with = entries.iter().filter(|entry| entry.attributes.is_some());
+    with.inspect(|entry| volume.fs.forget(entry.inode, 1))
+        .map(|entry| String::from_utf8_lossy(&entry.name).into_owned())
+        .collect()
+}
+
+#[test]
+fn listings_carry_the_attributes_that_are_wanted() {
+    let volume = Volume::new();
+    let top = volume.directory(ROOT, "top");
+    for name in ["a", "c", "d"] {
+        let file = volume.file(top, name);
+        volume.fs.forget(file, 1);
+    }
+    volume.directory(top, "b");
+    // Known, and named twice elsewhere, so that its record is.
+    let linked = volume.file(ROOT, "linked");
+    for name in ["e", "f"] {
+        volume.fs.link(linked, top, name.as_bytes()).unwrap();
+    }
+    let list = |attributes| with_attributes(&volume, top, attributes);
+    assert_eq!(list(ListAttributes::OfAll), ["a", "b", "c", "d", "e", "f"]);
+    assert_eq!(list(ListAttributes::OfNone), [""; 0]);
+    assert_eq!(list(ListAttributes::OfDirectories), ["b"]);
+    assert_eq!(list(ListAttributes::OfAllButOneFile), ["b", "c", "d", "e", "f"]);
+    // Of what somebody knows nobody would ask.
+    let known = volume.fs.lookup(top, b"a").unwrap().attributes.inode;
+    assert_eq!(list(ListAttributes::OfAllButOneFile), ["a", "b", "d", "e", "f"]);
+    volume.fs.forget(known, 1);
+    assert_eq!(list(ListAttributes::OfAllButOneFile), ["b", "c", "d", "e", "f"]);
+    for name in ["a", "c", "d"] {
+        volume.fs.unlink(&volume.caller, top, name.as_bytes()).unwrap();
+    }
+    volume.fs.forget(linked, 3);
+    assert_eq!(list(ListAttributes::OfAllButOneFile), ["b", "f"], "a file with several names is one, too");
 }
 
 #[test]
@@ -82,7 +127,7 @@ fn cookies(volume: &Volume, directory: InodeNumber) -> Vec<(String, u64)> {
             at = entry.cookie;
             true
         };
-        volume.fs.read_directory(directory, cookie, false, &mut emit).unwrap();
+        volume.fs.read_directory(directory, cookie, ListAttributes::OfNone, &mut emit).unwrap();
         if cookies.len() == before {
             return cookies.split_off(2);
         }
@@ -180,7 +225,9 @@ fn a_search_for_a_cookie_goes_on_where_something_was_missing() {
         false
     };
     let mut tries = 0;
-    while volume.fs.read_directory(directory, listed[2900].1, false, &mut emit) == Err(Error::Busy) {
+    while volume.fs.read_directory(directory, listed[2900].1, ListAttributes::OfNone, &mut emit)
+        == Err(Error::Busy)
+    {
         tries += 1;
         assert!(tries < 100, "the search begins again each time");
     }
@@ -258,7 +305,7 @@ fn the_dots_wait_for_the_names_behind_them() {
             names.push(entry.name.clone());
             true
         };
-        match volume.fs.read_directory(entry.attributes.inode, 0, false, &mut emit) {
+        match volume.fs.read_directory(entry.attributes.inode, 0, ListAttributes::OfNone, &mut emit) {
             Ok(()) => assert!(names.len() > 2, "not the dots alone"),
             Err(Error::Miss(_)) => missed += usize::from(names.is_empty()),
             Err(error) => panic!("{error}"),

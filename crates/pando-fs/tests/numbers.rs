@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use common::Volume;
 use pando_engine::{Batch, Tree};
 use pando_fs::InodeNumber;
-use pando_fs::operations::{FileType, Operations, ROOT, RenameMode};
+use pando_fs::operations::{FileType, ListAttributes, Operations, ROOT, RenameMode};
 use pando_fs::schema::{NameRecord, Record, key};
 
 const DELTA: u64 = 0xfeed_beef_0123_4567;
@@ -48,7 +48,7 @@ fn numbers(volume: &Volume) -> BTreeMap<String, InodeNumber> {
             listed.push(entry.clone());
             true
         };
-        volume.fs.read_directory(inode, 0, false, &mut emit).unwrap();
+        volume.fs.read_directory(inode, 0, ListAttributes::OfNone, &mut emit).unwrap();
         for entry in listed.split_off(2) {
             let path = format!("{path}/{}", entry.name.escape_ascii());
             let found = volume.fs.lookup(inode, &entry.name).unwrap().attributes;

@@ -5,8 +5,8 @@ mod common;
 use common::Volume;
 use pando_engine::{Batch, Direction, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
-    AllocateMode, Attributes, FileType, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes, XattrMode,
-    waiting,
+    AllocateMode, Attributes, FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS,
+    SetAttributes, XattrMode, waiting,
 };
 use pando_fs::schema::key;
 use pando_fs::{Error, FileSystem, InodeNumber, Result};
@@ -305,7 +305,7 @@ fn what_is_in_use_at_a_roll_back_is_gone_but_the_root() {
     assert_eq!(volume.fs.make_directory(&volume.caller, a, b"n", 0).map(drop), Err(Error::Stale));
     assert_eq!(volume.fs.make_temporary(&volume.caller, a, 0).map(drop), Err(Error::Stale));
     assert_eq!(volume.rename(a, "f3", ROOT, "n"), Err(Error::OtherTree));
-    assert_eq!(volume.fs.read_directory(a, 0, false, &mut |_| true), Err(Error::Stale));
+    assert_eq!(volume.fs.read_directory(a, 0, ListAttributes::OfNone, &mut |_| true), Err(Error::Stale));
     // These live on.
     assert_eq!(volume.read(open, 0, 3), [21; 3]);
     assert_eq!(volume.read(temporary, 0, 20), b"temporary");
@@ -316,7 +316,7 @@ fn what_is_in_use_at_a_roll_back_is_gone_but_the_root() {
         names.push(entry.name.to_vec());
         true
     };
-    waiting(&*volume.fs, |fs| fs.read_directory(ROOT, 2, false, &mut emit)).unwrap();
+    waiting(&*volume.fs, |fs| fs.read_directory(ROOT, 2, ListAttributes::OfNone, &mut emit)).unwrap();
     assert_eq!(names, [b"a", b"b"]);
     // The same names are other files.
     for (path, old) in paths.into_iter().zip(files) {
@@ -405,7 +405,7 @@ fn listings_show_the_snapshots_if_they_are_told_to() {
             }
             is_first
         };
-        waiting(&*volume.fs, |fs| fs.read_directory(ROOT, before, true, &mut emit)).unwrap();
+        waiting(&*volume.fs, |fs| fs.read_directory(ROOT, before, ListAttributes::OfAll, &mut emit)).unwrap();
         if cookie == before {
             break;
         }

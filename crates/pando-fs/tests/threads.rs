@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use common::Volume;
 use pando_device::simulated::Random;
-use pando_fs::operations::{FileType, Operations, ROOT, RenameMode, SNAPSHOTS};
+use pando_fs::operations::{FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS};
 use pando_fs::{Error, InodeNumber, Result};
 
 const THREADS: u64 = 4;
@@ -37,7 +37,7 @@ fn snapshot(volume: &Volume, random: &mut Random, name: &[u8]) -> Result<()> {
                 found.extend(entry.attributes.map(|attributes| attributes.inode));
                 true
             };
-            let listed = fs.read_directory(root, 0, true, &mut list);
+            let listed = fs.read_directory(root, 0, ListAttributes::OfAll, &mut list);
             for inode in found {
                 match fs.read(inode, 0, 100) {
                     Ok(_) | Err(Error::IsADirectory | Error::Stale) => {}
@@ -101,7 +101,7 @@ fn step(volume: &Volume, random: &mut Random) {
                 held.extend(entry.attributes.map(|attributes| attributes.inode));
                 true
             };
-            let listed = fs.read_directory(at, 0, true, &mut list);
+            let listed = fs.read_directory(at, 0, ListAttributes::OfAll, &mut list);
             listed.map(|()| None)
         }
         // Of directories only those without others: clones of clones would fill the volume.

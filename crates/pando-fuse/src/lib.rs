@@ -5,7 +5,7 @@
 //! back before the next request is read. Only a request that must wait for the device, since something is not in memory
 //! or since there is no room for changes, goes to a thread of the [`pool`]; syncs go there together ([`syncs`]). [`negotiate`] is what both sides agree on at
 //! the start; [`errno`] is the one place where an error becomes a number; [`files_ahead`] has the kernel read what a
-//! program will ask for next; [`mount_point`] attaches and detaches.
+//! program will ask for next, and [`interest`] knows whose attributes it will; [`mount_point`] attaches and detaches.
 //!
 //! Invariants:
 //!
@@ -19,6 +19,7 @@ mod convert;
 mod dispatch;
 mod errno;
 pub mod files_ahead;
+mod interest;
 pub mod ioctl;
 pub mod mount_point;
 mod negotiate;

@@ -9,13 +9,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pando_fs::operations::SNAPSHOTS;
-use pando_fs::{Error, InodeNumber, Operations, Result};
+use pando_fs::operations::{FileType, SNAPSHOTS};
+use pando_fs::{Error, InodeNumber, ListAttributes, Operations, Result};
 use rustix::io::Errno;
 
 use crate::convert::{self, caller};
 use crate::dispatch::Dispatcher;
 use crate::files_ahead::FilesAhead;
+use crate::interest::Interest;
 use crate::ioctl::{self, Tickets};
 use crate::negotiate::Agreement;
 use crate::notifier::Forgetter;
@@ -33,6 +34,7 @@ pub(crate) struct Server {
     kernel: Arc<Device>,
     forgetter: Arc<Forgetter>,
     tickets: Tickets,
+    interest: Arc<Interest>,
     /// Told of what is listed and read.
     pub(crate) files_ahead: Option<FilesAhead>,
 }
@@ -40,7 +42,8 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(dispatcher: Dispatcher, agreement: Agreement, kernel: Arc<Device>) -> Self {
         let forgetter = Forgetter::new(&kernel);
-        Self { dispatcher, agreement, kernel, forgetter, tickets: Tickets::default(), files_ahead: None }
+        let (tickets, interest) = (Tickets::default(), Arc::default());
+        Self { dispatcher, agreement, kernel, forgetter, tickets, interest, files_ahead: None }
     }
 
     /// How requests of this connection are laid out.
@@ -69,7 +72,7 @@ impl Server {
             | Operation::GetXattr { .. }
             | Operation::ListXattrs { .. }
             | Operation::ReadDirectory { .. }
-            | Operation::Seek { .. } => self.query(InodeNumber(header.node), operation, reply),
+            | Operation::Seek { .. } => self.query(header, operation, reply),
             Operation::Sync => self.dispatcher.sync(reply),
             Operation::Open => reply.send(match self.agreement.no_open {
                 true => Answer::Refused(Errno::NOSYS),
@@ -127,7 +130,9 @@ impl Server {
         }
     }
 
-    fn query(&self, inode: InodeNumber, operation: Operation, reply: Reply) {
+    fn query(&self, header: &Header, operation: Operation, reply: Reply) {
+        let (inode, caller) = (InodeNumber(header.node), header.pid);
+        let interest = self.interest.clone();
         self.dispatcher.query(reply, move |fs| {
             Ok(match &operation {
                 // Snapshots come and go without the kernel's doing: it must ask each time.
@@ -136,7 +141,13 @@ impl Server {
                 }
                 Operation::Lookup { name } => match fs.lookup(inode, name) {
                     Err(Error::NotFound) => Answer::absent(),
-                    result => Answer::entry(&result?),
+                    result => {
+                        let entry = result?;
+                        if entry.attributes.file_type != FileType::Directory {
+                            interest.note_look(inode);
+                        }
+                        Answer::entry(&entry)
+                    }
                 },
                 Operation::GetAttributes => Answer::attributes(&fs.get_attributes(inode)?),
                 Operation::GetAllAttributes => Answer::all_attributes(&fs.get_attributes(inode)?),
@@ -150,7 +161,15 @@ impl Server {
                 Operation::ListXattrs { size } => xattr(fs.list_xattrs(inode)?, *size),
                 Operation::ReadDirectory { cookie, size, attributes } => {
                     let bytes_max = (*size).min(REQUEST_BYTES_MAX) as usize;
-                    list(fs, inode, *cookie, Listing::new(bytes_max, *attributes))?
+                    let attributes = match attributes {
+                        true => interest.attributes(caller, *cookie == 0),
+                        false => ListAttributes::OfNone,
+                    };
+                    let (answer, has_mark) = list(fs, inode, *cookie, Listing::new(bytes_max, attributes))?;
+                    if has_mark {
+                        interest.note_mark(caller, inode);
+                    }
+                    answer
                 }
                 Operation::Seek { offset, whence } => match convert::seek(*whence) {
                     // Offsets are signed on the other side.
@@ -281,12 +300,25 @@ fn xattr(value: Bytes, size: u32) -> Answer {
 }
 
 /// A listing that cannot go on after some names ends there for now: the kernel asks again behind them, so nothing is
-/// sent twice and no reference is counted twice (FU-3).
-fn list(fs: &dyn Operations, inode: InodeNumber, cookie: u64, mut listing: Listing) -> Result<Answer> {
-    let attributes = listing.has_attributes();
-    let result = fs.read_directory(inode, cookie, attributes, &mut |entry| listing.add(entry));
+/// sent twice and no reference is counted twice (FU-3). Also returns whether a file is in it for whose attributes the kernel will ask if somebody
+/// wants them.
+fn list(
+    fs: &dyn Operations,
+    inode: InodeNumber,
+    cookie: u64,
+    mut listing: Listing,
+) -> Result<(Answer, bool)> {
+    let attributes = listing.attributes();
+    let mut has_mark = false;
+    let result = fs.read_directory(inode, cookie, attributes, &mut |entry| {
+        let fits = listing.add(entry);
+        has_mark |= fits && entry.attributes.is_none() && entry.file_type != FileType::Directory;
+        fits
+    });
     if listing.is_empty() {
         result?;
     }
-    Ok(listing.into_answer())
+    // Without attributes there is none of all, and with all of them only what has lost a name, which the kernel may know.
+    has_mark &= !matches!(attributes, ListAttributes::OfNone | ListAttributes::OfAll);
+    Ok((listing.into_answer(), has_mark))
 }

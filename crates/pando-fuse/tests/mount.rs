@@ -8,6 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
@@ -158,6 +159,55 @@ fn listings_are_complete_and_count_their_references() {
         // own check, one too few keeps an inode.
         assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 0);
         until(|| memory.references() == 0 && memory.inodes() == 1);
+        mounted.unmount();
+    });
+}
+
+#[test]
+fn who_lists_and_does_not_look_gets_names_alone() {
+    const DIRECTORIES: usize = 40;
+    const FILES: usize = 5;
+    with_fuse("who_lists_and_does_not_look_gets_names_alone", || {
+        let memory = Arc::new(MemoryFs::new());
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        for directory in 0..DIRECTORIES {
+            let directory = mounted.path().join(format!("{directory:02}"));
+            fs::create_dir(&directory).unwrap();
+            (0..FILES).for_each(|file| fs::write(directory.join(file.to_string()), "content").unwrap());
+        }
+        mounted.unmount();
+        memory.take_back();
+        // Each program is a thread of its own, by which it is known.
+        let directories_of = |path: &Path| -> Vec<_> {
+            let mut directories: Vec<_> =
+                fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+            directories.sort();
+            directories
+        };
+        let list = |path: &Path| {
+            let directories = directories_of(path);
+            directories
+                .iter()
+                .for_each(|directory| assert_eq!(fs::read_dir(directory).unwrap().count(), FILES));
+        };
+        let look = |path: &Path| {
+            for directory in directories_of(path) {
+                for entry in fs::read_dir(directory).unwrap() {
+                    assert_eq!(entry.unwrap().metadata().unwrap().len(), 7);
+                }
+            }
+        };
+        let run = |program: &(dyn Fn(&Path) + Sync), mounted: &Mounted| {
+            std::thread::scope(|scope| scope.spawn(|| program(mounted.path())).join()).unwrap();
+            memory.known_files()
+        };
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        assert_eq!(run(&list, &mounted), 8 * (FILES - 1));
+        assert_eq!(run(&look, &mounted), DIRECTORIES * FILES);
+        mounted.unmount();
+        memory.take_back();
+        let mounted = Mounted::new(memory.clone(), |_| ());
+        assert_eq!(run(&look, &mounted), DIRECTORIES * FILES);
         mounted.unmount();
     });
 }

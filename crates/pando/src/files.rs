@@ -11,7 +11,7 @@ use pando_fs::operations::{
     Attributes, Caller, DirectoryEntry, Entry, FileType, Operations, ROOT, RenameMode, Result, Seek,
     SetAttributes, Statistics, XattrMode, changing, changing_bytes, waiting,
 };
-use pando_fs::{Error, InodeNumber};
+use pando_fs::{Error, InodeNumber, ListAttributes};
 
 /// Entries of a directory that are in memory at a time.
 const LISTING_ENTRIES_MAX: usize = 1024;
@@ -227,7 +227,7 @@ impl Files {
 fn read_some(fs: &dyn Operations, listing: &Listing) -> Result<(Vec<DirectoryEntry>, u64)> {
     let mut entries: Vec<DirectoryEntry> = Vec::new();
     let mut cookie = listing.cookie;
-    let outcome = fs.read_directory(listing.inode, cookie, false, &mut |entry| {
+    let outcome = fs.read_directory(listing.inode, cookie, ListAttributes::OfNone, &mut |entry| {
         if entries.len() == LISTING_ENTRIES_MAX {
             return false;
         }

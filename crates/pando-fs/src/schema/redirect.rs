@@ -63,6 +63,14 @@ impl NameRecord {
             Record::decode(bytes).map(Self::Inode)
         }
     }
+
+    /// The type of the file that has the name.
+    pub fn file_type(&self) -> FileType {
+        match self {
+            Self::Inode(record) => record.file_type,
+            Self::Redirect(redirect) => redirect.file_type,
+        }
+    }
 }
 
 impl std::fmt::Display for NameRecord {

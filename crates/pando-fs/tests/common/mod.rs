@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_device::MemoryDevice;
 use pando_engine::{Background, FormatOptions, Options};
-use pando_fs::operations::{Caller, FileType, Operations, ROOT, RenameMode, SetAttributes, waiting};
+use pando_fs::operations::{
+    Caller, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, waiting,
+};
 use pando_fs::{FileSystem, InodeNumber, Result};
 
 pub struct Volume {
@@ -103,7 +105,8 @@ impl Volume {
                 names.push(String::from_utf8_lossy(&entry.name).into_owned());
                 true
             };
-            waiting(&*self.fs, |fs| fs.read_directory(directory, before, false, &mut emit)).unwrap();
+            waiting(&*self.fs, |fs| fs.read_directory(directory, before, ListAttributes::OfNone, &mut emit))
+                .unwrap();
             if cookie == before {
                 break;
             }

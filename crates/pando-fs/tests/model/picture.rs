@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use pando_fs::operations::{DirectoryEntry, FileType, Operations, ROOT, SNAPSHOTS, waiting};
+use pando_fs::operations::{DirectoryEntry, FileType, ListAttributes, Operations, ROOT, SNAPSHOTS, waiting};
 use pando_fs::{FileSystem, InodeNumber, Result};
 use pando_sim::model::posix::{self, Content, Id, Posix};
 
@@ -104,7 +104,7 @@ fn children(fs: &FileSystem, directory: InodeNumber) -> Result<Vec<(Vec<u8>, Ino
             }
             true
         };
-        waiting(fs, |fs| fs.read_directory(directory, before, true, &mut emit))?;
+        waiting(fs, |fs| fs.read_directory(directory, before, ListAttributes::OfAll, &mut emit))?;
     }
     for name in without_reference {
         waiting(fs, |fs| fs.lookup(directory, &name))?;

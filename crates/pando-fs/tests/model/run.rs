@@ -11,8 +11,8 @@ use pando_device::{Device, MemoryDevice};
 use pando_engine::FormatOptions;
 use pando_fs::clock::Clock;
 use pando_fs::operations::{
-    Attributes, Caller, DirectoryEntry, FileType, Operations, ROOT, SNAPSHOTS, Seek, SetAttributes, SetTime,
-    XattrMode, waiting,
+    Attributes, Caller, DirectoryEntry, FileType, ListAttributes, Operations, ROOT, SNAPSHOTS, Seek,
+    SetAttributes, SetTime, XattrMode, waiting,
 };
 use pando_fs::{Error, FileSystem, InodeNumber, Options, Result};
 use pando_sim::model::acl::{Acl, NOBODY};
@@ -602,7 +602,7 @@ impl Run {
     }
 
     /// A listing read `room` names at a time; the references of one with attributes are given back.
-    fn list(&self, inode: InodeNumber, room: u64, attributes: bool) -> Vec<DirectoryEntry> {
+    fn list(&self, inode: InodeNumber, room: u64, attributes: ListAttributes) -> Vec<DirectoryEntry> {
         let mut entries: Vec<DirectoryEntry> = Vec::new();
         loop {
             let cookie = entries.last().map_or(0, |entry| entry.cookie);
@@ -637,7 +637,7 @@ impl Run {
             self.compare_below(found.attributes.inode, id)?;
             self.fs.forget(found.attributes.inode, 1);
         }
-        agree(self.list(SNAPSHOTS, u64::MAX >> 1, true).len(), self.model.snapshots.len())?;
+        agree(self.list(SNAPSHOTS, u64::MAX >> 1, ListAttributes::OfAll).len(), self.model.snapshots.len())?;
         self.compare_received()?;
         self.compare_numbers()?;
         for (inode, id) in self.handles.clone() {
@@ -670,7 +670,8 @@ impl Run {
         let mut directories = roots.to_vec();
         let mut looked_up = Vec::new();
         while let Some((inode, id)) = directories.pop() {
-            for (entry, (_, child)) in self.list(inode, u64::MAX >> 1, false).iter().zip(self.model.list(id))
+            for (entry, (_, child)) in
+                self.list(inode, u64::MAX >> 1, ListAttributes::OfNone).iter().zip(self.model.list(id))
             {
                 agree(*numbers.entry(entry.inode).or_insert(child), child)?;
                 agree(*ids.entry(child).or_insert(entry.inode), entry.inode)?;
@@ -691,7 +692,7 @@ impl Run {
         if self.model.node(id).file_type() != FileType::Directory {
             return Ok(());
         }
-        let listed = self.list(inode, u64::MAX >> 1, true);
+        let listed = self.list(inode, u64::MAX >> 1, ListAttributes::OfAll);
         let expected = self.model.list(id);
         agree(
             listed.iter().map(|entry| entry.name.to_vec()).collect::<Vec<_>>(),

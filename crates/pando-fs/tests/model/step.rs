@@ -2,7 +2,7 @@
 //! one whatever is taken out of it.
 
 use pando_device::simulated::Random;
-use pando_fs::operations::{AllocateMode, FileType, RenameMode, Seek, XattrMode};
+use pando_fs::operations::{AllocateMode, FileType, ListAttributes, RenameMode, Seek, XattrMode};
 
 /// Which operations a sequence is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,7 @@ pub enum Step {
     List {
         directory: u64,
         room: u64,
-        attributes: bool,
+        attributes: ListAttributes,
     },
     SetXattr {
         inode: u64,
@@ -281,7 +281,10 @@ fn step(random: &mut Random, mix: Mix) -> Step {
             uid: uid(random),
         },
         40..44 => {
-            Step::List { directory: slot(random), room: 1 + random.below(4), attributes: random.chance(1, 2) }
+            use ListAttributes::{OfAll, OfAllButOneFile, OfDirectories, OfNone};
+            let (directory, room) = (slot(random), 1 + random.below(4));
+            let attributes = [OfNone, OfDirectories, OfAllButOneFile, OfAll][random.below(4) as usize];
+            Step::List { directory, room, attributes }
         }
         44..50 => Step::Forget { inode: slot(random) },
         50 => Step::Compare,

@@ -479,7 +479,7 @@ impl Operations for Memory {
         &self,
         inode: InodeNumber,
         cookie: u64,
-        attributes: bool,
+        mut attributes: ListAttributes,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<()> {
         let node = self.node(inode)?;
@@ -496,17 +496,22 @@ impl Operations for Memory {
         }
         for (place, (name, node)) in directory.order.range(cookie + 1..) {
             let mut state = node.state.lock();
+            let file_type = state.attributes.file_type;
+            let is_wanted = attributes.are_for(file_type, state.references > 0);
             let entry = DirectoryEntry {
                 cookie: *place,
                 name: name.clone(),
                 inode: node.inode,
-                file_type: state.attributes.file_type,
-                attributes: attributes.then_some(state.attributes),
+                file_type,
+                attributes: is_wanted.then_some(state.attributes),
             };
             if !emit(&entry) {
                 break;
             }
-            state.references += u64::from(attributes);
+            state.references += u64::from(is_wanted);
+            if !is_wanted {
+                attributes = attributes.behind_one_without();
+            }
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Answers, and the records they are made of.
 
 use bytes::Bytes;
-use pando_fs::operations::{Attributes, DirectoryEntry, Entry, FileType, Statistics};
+use pando_fs::operations::{Attributes, DirectoryEntry, Entry, FileType, ListAttributes, Statistics};
 use rustix::io::Errno;
 
 use super::wire::{Put, split_time};
@@ -246,15 +246,15 @@ fn put_statx(out: &mut impl Put, attributes: &Attributes) {
 pub(crate) struct Listing {
     bytes: Vec<u8>,
     bytes_max: usize,
-    attributes: bool,
+    attributes: ListAttributes,
 }
 
 impl Listing {
-    pub(crate) fn new(bytes_max: usize, attributes: bool) -> Self {
+    pub(crate) fn new(bytes_max: usize, attributes: ListAttributes) -> Self {
         Self { bytes: Vec::new(), bytes_max, attributes }
     }
 
-    pub(crate) fn has_attributes(&self) -> bool {
+    pub(crate) fn attributes(&self) -> ListAttributes {
         self.attributes
     }
 
@@ -270,13 +270,14 @@ impl Listing {
     pub(crate) fn add(&mut self, entry: &DirectoryEntry) -> bool {
         let name_bytes = entry.name.len();
         let padding = name_bytes.next_multiple_of(8) - name_bytes;
-        let record_bytes = 128 * usize::from(self.attributes) + 24 + name_bytes + padding;
+        let has_attributes = self.attributes != ListAttributes::OfNone;
+        let record_bytes = 128 * usize::from(has_attributes) + 24 + name_bytes + padding;
         if self.bytes.len() + record_bytes > self.bytes_max {
             return false;
         }
         let out = &mut self.bytes;
         out.reserve(record_bytes);
-        if self.attributes {
+        if has_attributes {
             match &entry.attributes {
                 Some(attributes) => put_entry(out, attributes),
                 // The kernel takes the name alone, and asks when it wants to know more.
@@ -361,7 +362,8 @@ mod tests {
             file_type: FileType::Directory,
             attributes: Some(sample()),
         };
-        for (attributes, record_bytes) in [(false, 40), (true, 168)] {
+        for (attributes, record_bytes) in [(ListAttributes::OfNone, 40), (ListAttributes::OfDirectories, 168)]
+        {
             let mut listing = Listing::new(2 * record_bytes + 7, attributes);
             assert!(listing.is_empty());
             assert!(listing.add(&entry) && listing.add(&entry) && !listing.add(&entry));

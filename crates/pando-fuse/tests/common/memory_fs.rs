@@ -74,6 +74,18 @@ impl MemoryFs {
         state.nodes.iter().filter(|(inode, _)| **inode != ROOT).map(|(_, node)| node.references).sum()
     }
 
+    /// Takes back all references, which an unmount may leave.
+    pub fn take_back(&self) {
+        self.state.lock().nodes.values_mut().for_each(|node| node.references = 0);
+    }
+
+    /// Files, not directories, that the kernel holds references to.
+    pub fn known_files(&self) -> usize {
+        let state = self.state.lock();
+        let files = state.nodes.values().filter(|node| node.attributes.file_type != FileType::Directory);
+        files.filter(|node| node.references > 0).count()
+    }
+
     /// Inodes there are.
     pub fn inodes(&self) -> usize {
         self.state.lock().nodes.len()
@@ -401,7 +413,7 @@ impl Operations for MemoryFs {
         &self,
         inode: InodeNumber,
         cookie: u64,
-        attributes: bool,
+        mut attributes: ListAttributes,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<()> {
         let mut state = self.state.lock();
@@ -410,15 +422,19 @@ impl Operations for MemoryFs {
         let names = dots.into_iter().chain(state.node(inode)?.names.clone());
         for (index, (name, inode)) in names.enumerate().skip(cookie as usize) {
             let node = state.node(inode)?;
+            let is_wanted = index > 1 && attributes.are_for(node.attributes.file_type, node.references > 0);
             let entry = DirectoryEntry {
                 cookie: index as u64 + 1,
                 name,
                 inode,
                 file_type: node.attributes.file_type,
-                attributes: (attributes && index > 1).then_some(node.attributes),
+                attributes: is_wanted.then_some(node.attributes),
             };
             if !emit(&entry) {
                 break;
+            }
+            if index > 1 && !is_wanted {
+                attributes = attributes.behind_one_without();
             }
             node.references += u64::from(entry.attributes.is_some());
         }

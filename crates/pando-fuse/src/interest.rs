@@ -1,0 +1,207 @@
+//! Interest: whether programs look at what they list.
+//!
+//! Listings may carry attributes (READDIRPLUS). To programs that look at each file, as `ls -l`, `rm -r` and `grep -r` do, that saves a
+//! round trip a file. For programs that want names alone, as find does, the kernel sets up inodes that nobody needs, which takes longer than
+//! the listing itself. Programs do not say what they are, and of attributes that the kernel has we do not hear when they are used. So one
+//! file of a listing, its *mark*, goes without: who looks at files asks for it. A program that has left several marks in a row gets
+//! attributes of directories alone, into which it will go, until a file that went without is asked for.
+//!
+//! Who asks does not matter: programs list with one thread and look with others.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pando_fs::{InodeNumber, ListAttributes};
+use parking_lot::Mutex;
+
+/// Marks in a row that nobody asked for, until a program gets names alone. Twice as many each time that it was found to look at files
+/// nevertheless, up to [`MARKS_MAX`].
+const MARKS_MIN: usize = 8;
+
+/// See [`MARKS_MIN`]; and as many directories in which files went without are remembered of each program.
+const MARKS_MAX: usize = 64;
+
+/// Marks that were asked for, after which a program is known to look at files.
+const SURE: u32 = 4;
+
+/// One of so many listings has a mark then.
+const SURE_ROUND: u32 = 16;
+
+/// Programs that are remembered.
+const PROGRAMS_MAX: usize = 8;
+
+/// What is known of the programs that list directories.
+#[derive(Default)]
+pub(crate) struct Interest {
+    /// The one that listed last stands last.
+    programs: Mutex<Vec<Program>>,
+    /// Set while files that went without attributes are remembered.
+    has_marks: AtomicBool,
+}
+
+/// A thread of a program.
+struct Program {
+    caller: u32,
+    /// Directories in which files went without attributes and none was asked for since; the latest stands last.
+    marked: VecDeque<InodeNumber>,
+    /// So many of them, and it gets names alone.
+    marks_needed: usize,
+    names_alone: bool,
+    /// Marks that were asked for since it last got names alone.
+    looked: u32,
+    listings: u32,
+}
+
+impl Interest {
+    /// Whose attributes a listing is to carry that a thread with this number begins, or goes on with.
+    pub(crate) fn attributes(&self, caller: u32, begins: bool) -> ListAttributes {
+        // Programs whom this process cannot see have no number, all of them.
+        if caller == 0 {
+            return ListAttributes::OfAll;
+        }
+        let mut programs = self.programs.lock();
+        let program = Program::of(&mut programs, caller);
+        program.listings = program.listings.wrapping_add(u32::from(begins));
+        let is_sure = program.looked >= SURE && !program.listings.is_multiple_of(SURE_ROUND);
+        match begins {
+            _ if program.names_alone => ListAttributes::OfDirectories,
+            true if !is_sure => ListAttributes::OfAllButOneFile,
+            _ => ListAttributes::OfAll,
+        }
+    }
+
+    /// A listing of this directory for this thread, for which [`Interest::attributes`] was asked, goes out with a file that has none.
+    pub(crate) fn note_mark(&self, caller: u32, directory: InodeNumber) {
+        let mut programs = self.programs.lock();
+        let program = Program::of(&mut programs, caller);
+        if program.marked.back() == Some(&directory) {
+            return;
+        }
+        program.marked.push_back(directory);
+        if program.marked.len() > MARKS_MAX {
+            program.marked.pop_front();
+        }
+        if program.marked.len() >= program.marks_needed {
+            program.names_alone = true;
+            program.looked = 0;
+        }
+        self.has_marks.store(true, Ordering::Relaxed);
+    }
+
+    /// A file of this directory was looked up.
+    pub(crate) fn note_look(&self, directory: InodeNumber) {
+        if !self.has_marks.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut programs = self.programs.lock();
+        for program in programs.iter_mut().filter(|program| program.marked.contains(&directory)) {
+            program.marked.clear();
+            program.looked = program.looked.saturating_add(1);
+            if std::mem::take(&mut program.names_alone) {
+                program.marks_needed = (program.marks_needed * 2).min(MARKS_MAX);
+            }
+        }
+        let has_marks = programs.iter().any(|program| !program.marked.is_empty());
+        self.has_marks.store(has_marks, Ordering::Relaxed);
+    }
+}
+
+impl Program {
+    /// What is known of a thread, which is the last one then.
+    fn of(programs: &mut Vec<Self>, caller: u32) -> &mut Self {
+        let known = programs.iter().position(|program| program.caller == caller);
+        let program = match known {
+            Some(index) => programs.remove(index),
+            None => {
+                if programs.len() == PROGRAMS_MAX {
+                    programs.remove(0);
+                }
+                let (marked, marks_needed) = (VecDeque::new(), MARKS_MIN);
+                Self { caller, marked, marks_needed, names_alone: false, looked: 0, listings: 0 }
+            }
+        };
+        programs.push(program);
+        programs.last_mut().expect("one was just added")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIND: u32 = 7;
+
+    /// A listing of a directory that has files, from beginning to end.
+    fn list(interest: &Interest, caller: u32, directory: u64) -> ListAttributes {
+        let attributes = interest.attributes(caller, true);
+        if attributes != ListAttributes::OfAll {
+            interest.note_mark(caller, InodeNumber(directory));
+        }
+        attributes
+    }
+
+    #[test]
+    fn who_lists_and_does_not_look_gets_names_alone() {
+        let interest = Interest::default();
+        for directory in 0..MARKS_MIN as u64 {
+            assert_eq!(list(&interest, FIND, directory), ListAttributes::OfAllButOneFile);
+            assert_eq!(
+                interest.attributes(FIND, false),
+                match directory + 1 < MARKS_MIN as u64 {
+                    true => ListAttributes::OfAll,
+                    false => ListAttributes::OfDirectories,
+                }
+            );
+        }
+        assert_eq!(list(&interest, FIND, 100), ListAttributes::OfDirectories);
+        assert_eq!(list(&interest, FIND + 1, 101), ListAttributes::OfAllButOneFile, "another program");
+        interest.note_look(InodeNumber(99));
+        assert_eq!(list(&interest, FIND, 102), ListAttributes::OfDirectories, "a look elsewhere");
+    }
+
+    #[test]
+    fn who_looks_after_all_is_believed_less_soon() {
+        let interest = Interest::default();
+        let mut directory = 0;
+        let mut lists_until_names_alone = || {
+            let mut lists = 0;
+            while list(&interest, FIND, directory) != ListAttributes::OfDirectories {
+                (lists, directory) = (lists + 1, directory + 1);
+            }
+            // Whoever looks.
+            interest.note_look(InodeNumber(directory - 2));
+            directory += 1;
+            lists
+        };
+        assert_eq!([(); 5].map(|()| lists_until_names_alone()), [8, 16, 32, 64, 64]);
+    }
+
+    #[test]
+    fn who_looks_at_each_mark_meets_few() {
+        let interest = Interest::default();
+        let mut marks = 0;
+        for directory in 0..1000 {
+            if list(&interest, FIND, directory) != ListAttributes::OfAll {
+                marks += 1;
+                interest.note_look(InodeNumber(directory));
+            }
+        }
+        assert!(marks < 1000 / 10, "{marks}");
+        let others = (0..1000)
+            .filter(|directory| list(&interest, FIND, 1000 + directory) == ListAttributes::OfDirectories);
+        assert!(others.count() > 800, "it may do otherwise one day");
+    }
+
+    #[test]
+    fn programs_that_were_not_heard_of_for_long_are_forgotten() {
+        let interest = Interest::default();
+        for directory in 0..=MARKS_MIN as u64 {
+            list(&interest, FIND, directory);
+        }
+        for other in 1..=PROGRAMS_MAX as u32 {
+            list(&interest, FIND + other, 0);
+        }
+        assert_eq!(list(&interest, FIND, 100), ListAttributes::OfAllButOneFile);
+        assert_eq!(interest.attributes(0, true), ListAttributes::OfAll, "nobody in particular");
+    }
+}
