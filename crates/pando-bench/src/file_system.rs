@@ -205,11 +205,12 @@ fn variant(ours: &FileSystem, text: &str) -> Result<FileSystem, Error> {
 }
 
 /// What is left out of ours, or added: a name, the options of the format, those of the mount.
-const ABLATIONS: [(&str, &str, &str); 11] = [
+const ABLATIONS: [(&str, &str, &str); 12] = [
     ("no-io-uring", "", "transport=dev"),
     ("no-read-ahead", "", "without=read_ahead"),
     ("no-late-binding", "", "without=late_binding"),
     ("no-readdirplus", "", "without=readdirplus"),
+    ("no-names-alone", "", "without=names_alone"),
     ("no-listing-cache", "", "without=listing_cache"),
     ("no-yielding", "", "without=yielding"),
     ("no-memory-ahead", "", "without=memory_ahead"),

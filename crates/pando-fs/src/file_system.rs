@@ -214,6 +214,10 @@ impl Operations for FileSystem {
         self.forget_inodes(forgotten);
     }
 
+    fn wants_forgets_soon(&self) -> bool {
+        self.parked.take_in_the_way()
+    }
+
     fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes> {
         Ok(self.inode(inode)?.read()?.record.attributes(inode))
     }

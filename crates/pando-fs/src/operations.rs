@@ -255,6 +255,10 @@ pub trait Operations: Send + Sync {
     fn forget_many(&self, forgotten: &[(InodeNumber, u64)]) {
         forgotten.iter().for_each(|&(inode, count)| self.forget(inode, count));
     }
+    /// Whether what was unlinked and not forgotten was in somebody's way since this was asked last: forgets that come soon save work then.
+    fn wants_forgets_soon(&self) -> bool {
+        false
+    }
     /// Attributes of an inode.
     fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes>;
     /// Changes attributes and returns the new ones.

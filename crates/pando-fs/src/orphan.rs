@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound as Limit;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
@@ -31,11 +32,18 @@ const DELETED_BYTES: usize = 32 << 10;
 /// Orphans whose data lie under the key that their record had, by that key.
 pub(crate) struct Parked {
     by_key: Mutex<BTreeMap<Bytes, Arc<Inode>>>,
+    /// Set when one was in somebody's way.
+    in_the_way: AtomicBool,
 }
 
 impl Parked {
     pub(crate) fn new() -> Self {
-        Self { by_key: Mutex::default() }
+        Self { by_key: Mutex::default(), in_the_way: AtomicBool::new(false) }
+    }
+
+    /// Whether one was in somebody's way since this was asked last.
+    pub(crate) fn take_in_the_way(&self) -> bool {
+        self.in_the_way.swap(false, Ordering::Relaxed)
     }
 
     /// What is parked under this metadata key.
@@ -117,6 +125,9 @@ impl FileSystem {
             batch.move_range(Tree::Data, from, key::data_prefix(&own));
             batch.put(Tree::Metadata, own, record.encode());
             evicted.push((inode.clone(), record));
+        }
+        if !evicted.is_empty() {
+            self.parked.in_the_way.store(true, Ordering::Relaxed);
         }
         evicted
     }

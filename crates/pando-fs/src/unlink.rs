@@ -93,9 +93,10 @@ impl FileSystem {
         if inode.is_directory() {
             directory_record.links = directory_record.links.saturating_sub(1);
             let below = key::subtree_prefix(&key::child_path(&path, name));
-            // One message each that swallows what the deletions of the children left.
+            // One message each that swallows what the deletions of the children left. The records of orphans are elsewhere; their data may
+            // be parked there.
+            batch.delete_range(Tree::Metadata, KeyRange::prefix(below.clone()));
             if self.parked.is_free(&below) {
-                batch.delete_range(Tree::Metadata, KeyRange::prefix(below.clone()));
                 batch.delete_range(Tree::Data, KeyRange::prefix(below));
             }
         }

@@ -21,13 +21,14 @@ mod helper;
 mod message;
 mod walk;
 
-use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pando_fs::operations::ROOT;
@@ -35,6 +36,8 @@ use pando_fs::{InodeNumber, Operations};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+
+use crate::recent::Recent;
 
 pub use helper::run;
 
@@ -56,6 +59,9 @@ const FRUITLESS_ROUND: u64 = 32;
 /// it is told of these: enough for the helper to see whether files are read in order again.
 const FRUITLESS_SENT: u64 = 4;
 
+/// For so long the end of the helper is waited for.
+const END_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// The daemon's end.
 pub(crate) struct FilesAhead {
     /// There until it is dropped.
@@ -63,31 +69,14 @@ pub(crate) struct FilesAhead {
     /// The helper's process; as long as nobody has waited for its end, no other has this number.
     pid: u32,
     socket: OwnedFd,
-    listed: Mutex<Listed>,
+    /// The directories that were listed last.
+    listed: Mutex<Recent<InodeNumber>>,
     /// So that loads that list nothing look no further.
     has_listed: AtomicBool,
     /// The helper has ended.
     is_gone: AtomicBool,
     /// Reads of others since the helper last read something.
     fruitless: AtomicU64,
-}
-
-/// The directories that were listed last.
-#[derive(Default)]
-struct Listed {
-    order: VecDeque<InodeNumber>,
-    all: HashSet<InodeNumber>,
-}
-
-impl Listed {
-    fn add(&mut self, directory: InodeNumber) {
-        if self.all.insert(directory) {
-            self.order.push_back(directory);
-            if self.order.len() > LISTED_MAX {
-                self.order.pop_front().map(|oldest| self.all.remove(&oldest));
-            }
-        }
-    }
 }
 
 impl FilesAhead {
@@ -104,7 +93,7 @@ impl FilesAhead {
             pid: helper.id(),
             helper: Some(helper),
             socket,
-            listed: Mutex::default(),
+            listed: Mutex::new(Recent::new(LISTED_MAX)),
             has_listed: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
             fruitless: AtomicU64::new(0),
@@ -151,14 +140,14 @@ impl FilesAhead {
         let mut names = vec![name];
         let (mut at, mut listed_above) = (directory, Some(0));
         let listed = self.listed.lock();
-        if !listed.all.contains(&directory) {
+        if !listed.contains(&directory) {
             return None;
         }
         let mut top = 0;
         while at != ROOT {
             let (parent, name) = fs.place(at).filter(|_| names.len() < DEPTH_MAX)?;
             names.push(name);
-            listed_above = listed_above.filter(|_| listed.all.contains(&parent)).map(|count| count + 1);
+            listed_above = listed_above.filter(|_| listed.contains(&parent)).map(|count| count + 1);
             top = listed_above.unwrap_or(top);
             at = parent;
         }
@@ -169,10 +158,16 @@ impl FilesAhead {
 
 impl Drop for FilesAhead {
     fn drop(&mut self) {
-        // It has ended, or is about to: the mount is no more. Should it hang, in what lies on the way to the mount point, nobody waits for it.
+        // It has ended, or is about to: the mount is no more. Who lets go of it last, mostly the helper, takes apart what the kernel has cached of
+        // it, as umount(2) does otherwise. That is part of unmounting. Should it hang, in what lies on the way to the mount point, nobody waits
+        // for it for long.
         if let Some(mut helper) = self.helper.take() {
             let _ = helper.kill();
-            let _ = std::thread::Builder::new().name("pando-helper".to_owned()).spawn(move || helper.wait());
+            let (ended, end) = mpsc::channel();
+            let wait = move || ended.send(helper.wait().is_ok());
+            if std::thread::Builder::new().name("pando-helper".to_owned()).spawn(wait).is_ok() {
+                let _ = end.recv_timeout(END_TIME_MAX);
+            }
         }
     }
 }

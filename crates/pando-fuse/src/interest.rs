@@ -8,18 +8,20 @@
 //!
 //! Who asks does not matter: programs list with one thread and look with others.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pando_fs::{InodeNumber, ListAttributes};
 use parking_lot::Mutex;
 
+use crate::recent::Recent;
+
 /// Marks in a row that nobody asked for, until a program gets names alone. Twice as many each time that it was found to look at files
 /// nevertheless, up to [`MARKS_MAX`].
-const MARKS_MIN: usize = 8;
+const MARKS_MIN: u32 = 8;
 
-/// See [`MARKS_MIN`]; and as many directories in which files went without are remembered of each program.
-const MARKS_MAX: usize = 64;
+/// See [`MARKS_MIN`]. Whoever is given names by another program lags behind it by as many as go into one command line.
+const MARKS_MAX: u32 = 1024;
 
 /// Marks that were asked for, after which a program is known to look at files.
 const SURE: u32 = 4;
@@ -27,29 +29,46 @@ const SURE: u32 = 4;
 /// One of so many listings has a mark then.
 const SURE_ROUND: u32 = 16;
 
-/// Programs that are remembered.
-const PROGRAMS_MAX: usize = 8;
+/// Directories in which files went without attributes that are remembered: a program that is given what another lists looks late.
+const DIRECTORIES_MAX: usize = 4096;
+
+/// Threads that list directories and are remembered.
+const PROGRAMS_MAX: usize = 64;
 
 /// What is known of the programs that list directories.
 #[derive(Default)]
 pub(crate) struct Interest {
-    /// The one that listed last stands last.
-    programs: Mutex<Vec<Program>>,
-    /// Set while files that went without attributes are remembered.
+    state: Mutex<State>,
+    /// Set once files went without attributes: programs that list nothing pay no more than a look at it.
     has_marks: AtomicBool,
+}
+
+struct State {
+    /// The one that listed last stands last.
+    programs: Vec<Program>,
+    /// Directories in which files went without attributes and none was asked for since.
+    marked: Recent<InodeNumber>,
+    /// The thread that listed each of them last.
+    listed_by: HashMap<InodeNumber, u32>,
 }
 
 /// A thread of a program.
 struct Program {
     caller: u32,
-    /// Directories in which files went without attributes and none was asked for since; the latest stands last.
-    marked: VecDeque<InodeNumber>,
-    /// So many of them, and it gets names alone.
-    marks_needed: usize,
+    /// Marks in a row that nobody asked for.
+    marks: u32,
+    /// So many, and it gets names alone.
+    marks_needed: u32,
     names_alone: bool,
     /// Marks that were asked for since it last got names alone.
     looked: u32,
     listings: u32,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { programs: Vec::new(), marked: Recent::new(DIRECTORIES_MAX), listed_by: HashMap::new() }
+    }
 }
 
 impl Interest {
@@ -59,8 +78,8 @@ impl Interest {
         if caller == 0 {
             return ListAttributes::OfAll;
         }
-        let mut programs = self.programs.lock();
-        let program = Program::of(&mut programs, caller);
+        let mut state = self.state.lock();
+        let program = state.program(caller);
         program.listings = program.listings.wrapping_add(u32::from(begins));
         let is_sure = program.looked >= SURE && !program.listings.is_multiple_of(SURE_ROUND);
         match begins {
@@ -72,16 +91,16 @@ impl Interest {
 
     /// A listing of this directory for this thread, for which [`Interest::attributes`] was asked, goes out with a file that has none.
     pub(crate) fn note_mark(&self, caller: u32, directory: InodeNumber) {
-        let mut programs = self.programs.lock();
-        let program = Program::of(&mut programs, caller);
-        if program.marked.back() == Some(&directory) {
+        let mut state = self.state.lock();
+        if let Some(oldest) = state.marked.add(directory) {
+            state.listed_by.remove(&oldest);
+        }
+        if state.listed_by.insert(directory, caller) == Some(caller) {
             return;
         }
-        program.marked.push_back(directory);
-        if program.marked.len() > MARKS_MAX {
-            program.marked.pop_front();
-        }
-        if program.marked.len() >= program.marks_needed {
+        let program = state.program(caller);
+        program.marks += 1;
+        if program.marks >= program.marks_needed {
             program.names_alone = true;
             program.looked = 0;
         }
@@ -93,31 +112,32 @@ impl Interest {
         if !self.has_marks.load(Ordering::Relaxed) {
             return;
         }
-        let mut programs = self.programs.lock();
-        for program in programs.iter_mut().filter(|program| program.marked.contains(&directory)) {
-            program.marked.clear();
-            program.looked = program.looked.saturating_add(1);
-            if std::mem::take(&mut program.names_alone) {
-                program.marks_needed = (program.marks_needed * 2).min(MARKS_MAX);
-            }
+        let mut state = self.state.lock();
+        let Some(caller) = state.listed_by.remove(&directory) else { return };
+        let Some(program) = state.programs.iter_mut().find(|program| program.caller == caller) else {
+            return;
+        };
+        program.marks = 0;
+        program.looked = program.looked.saturating_add(1);
+        if std::mem::take(&mut program.names_alone) {
+            program.marks_needed = (program.marks_needed * 2).min(MARKS_MAX);
         }
-        let has_marks = programs.iter().any(|program| !program.marked.is_empty());
-        self.has_marks.store(has_marks, Ordering::Relaxed);
     }
 }
 
-impl Program {
+impl State {
     /// What is known of a thread, which is the last one then.
-    fn of(programs: &mut Vec<Self>, caller: u32) -> &mut Self {
-        let known = programs.iter().position(|program| program.caller == caller);
+    fn program(&mut self, caller: u32) -> &mut Program {
+        let programs = &mut self.programs;
+        let known = programs.iter().rposition(|program| program.caller == caller);
         let program = match known {
             Some(index) => programs.remove(index),
             None => {
                 if programs.len() == PROGRAMS_MAX {
                     programs.remove(0);
                 }
-                let (marked, marks_needed) = (VecDeque::new(), MARKS_MIN);
-                Self { caller, marked, marks_needed, names_alone: false, looked: 0, listings: 0 }
+                let marks_needed = MARKS_MIN;
+                Program { caller, marks: 0, marks_needed, names_alone: false, looked: 0, listings: 0 }
             }
         };
         programs.push(program);
@@ -143,11 +163,11 @@ mod tests {
     #[test]
     fn who_lists_and_does_not_look_gets_names_alone() {
         let interest = Interest::default();
-        for directory in 0..MARKS_MIN as u64 {
+        for directory in 0..u64::from(MARKS_MIN) {
             assert_eq!(list(&interest, FIND, directory), ListAttributes::OfAllButOneFile);
             assert_eq!(
                 interest.attributes(FIND, false),
-                match directory + 1 < MARKS_MIN as u64 {
+                match directory + 1 < u64::from(MARKS_MIN) {
                     true => ListAttributes::OfAll,
                     false => ListAttributes::OfDirectories,
                 }
@@ -173,7 +193,22 @@ mod tests {
             directory += 1;
             lists
         };
-        assert_eq!([(); 5].map(|()| lists_until_names_alone()), [8, 16, 32, 64, 64]);
+        let lists = [(); 9].map(|()| lists_until_names_alone());
+        assert_eq!(lists, [8, 16, 32, 64, 128, 256, 512, 1024, 1024]);
+    }
+
+    /// As `find | xargs grep` does, some thousands of paths at a time.
+    #[test]
+    fn who_is_given_names_by_another_program_looks_late() {
+        let interest = Interest::default();
+        let mut names_alone = 0;
+        for lot in (0..5100).collect::<Vec<u64>>().chunks(170) {
+            let alone =
+                |directory: &&u64| list(&interest, FIND, **directory) == ListAttributes::OfDirectories;
+            names_alone += lot.iter().filter(alone).count();
+            lot.iter().for_each(|directory| interest.note_look(InodeNumber(*directory)));
+        }
+        assert!((1..200).contains(&names_alone), "{names_alone}");
     }
 
     #[test]
@@ -195,7 +230,7 @@ mod tests {
     #[test]
     fn programs_that_were_not_heard_of_for_long_are_forgotten() {
         let interest = Interest::default();
-        for directory in 0..=MARKS_MIN as u64 {
+        for directory in 0..=u64::from(MARKS_MIN) {
             list(&interest, FIND, directory);
         }
         for other in 1..=PROGRAMS_MAX as u32 {

@@ -27,6 +27,7 @@ mod notifier;
 mod patience;
 mod pool;
 mod protocol;
+mod recent;
 mod serve;
 mod session;
 mod syncs;

@@ -34,15 +34,21 @@ pub(crate) struct Server {
     kernel: Arc<Device>,
     forgetter: Arc<Forgetter>,
     tickets: Tickets,
-    interest: Arc<Interest>,
+    /// If listings go without attributes of files for programs that do not look at them.
+    interest: Option<Arc<Interest>>,
     /// Told of what is listed and read.
     pub(crate) files_ahead: Option<FilesAhead>,
 }
 
 impl Server {
-    pub(crate) fn new(dispatcher: Dispatcher, agreement: Agreement, kernel: Arc<Device>) -> Self {
+    pub(crate) fn new(
+        dispatcher: Dispatcher,
+        agreement: Agreement,
+        kernel: Arc<Device>,
+        interest: Option<Arc<Interest>>,
+    ) -> Self {
         let forgetter = Forgetter::new(&kernel);
-        let (tickets, interest) = (Tickets::default(), Arc::default());
+        let tickets = Tickets::default();
         Self { dispatcher, agreement, kernel, forgetter, tickets, interest, files_ahead: None }
     }
 
@@ -116,6 +122,11 @@ impl Server {
         }
     }
 
+    /// Whether forgets had better be taken as they come for a while.
+    pub(crate) fn wants_forgets_soon(&self) -> bool {
+        self.dispatcher.fs().wants_forgets_soon()
+    }
+
     fn forget(&self, header: &Header, operation: &Operation, reply: Reply) {
         reply.withhold();
         let fs = self.dispatcher.fs();
@@ -133,6 +144,13 @@ impl Server {
     fn query(&self, header: &Header, operation: Operation, reply: Reply) {
         let (inode, caller) = (InodeNumber(header.node), header.pid);
         let interest = self.interest.clone();
+        let list_attributes = match (&operation, &interest) {
+            (Operation::ReadDirectory { attributes: false, .. }, _) => ListAttributes::OfNone,
+            (Operation::ReadDirectory { cookie, .. }, Some(interest)) => {
+                interest.attributes(caller, *cookie == 0)
+            }
+            _ => ListAttributes::OfAll,
+        };
         self.dispatcher.query(reply, move |fs| {
             Ok(match &operation {
                 // Snapshots come and go without the kernel's doing: it must ask each time.
@@ -143,7 +161,9 @@ impl Server {
                     Err(Error::NotFound) => Answer::absent(),
                     result => {
                         let entry = result?;
-                        if entry.attributes.file_type != FileType::Directory {
+                        if let Some(interest) = &interest
+                            && entry.attributes.file_type != FileType::Directory
+                        {
                             interest.note_look(inode);
                         }
                         Answer::entry(&entry)
@@ -159,14 +179,11 @@ impl Server {
                 Operation::Statistics => Answer::statistics(&fs.statistics()?),
                 Operation::GetXattr { name, size } => xattr(fs.get_xattr(inode, name)?, *size),
                 Operation::ListXattrs { size } => xattr(fs.list_xattrs(inode)?, *size),
-                Operation::ReadDirectory { cookie, size, attributes } => {
+                Operation::ReadDirectory { cookie, size, .. } => {
                     let bytes_max = (*size).min(REQUEST_BYTES_MAX) as usize;
-                    let attributes = match attributes {
-                        true => interest.attributes(caller, *cookie == 0),
-                        false => ListAttributes::OfNone,
-                    };
-                    let (answer, has_mark) = list(fs, inode, *cookie, Listing::new(bytes_max, attributes))?;
-                    if has_mark {
+                    let listing = Listing::new(bytes_max, list_attributes);
+                    let (answer, has_mark) = list(fs, inode, *cookie, listing)?;
+                    if let Some(interest) = interest.as_ref().filter(|_| has_mark) {
                         interest.note_mark(caller, inode);
                     }
                     answer

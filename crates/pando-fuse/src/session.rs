@@ -63,6 +63,8 @@ pub struct MountOptions {
     pub writeback: bool,
     /// Entries are listed with their attributes where the kernel finds that useful.
     pub readdirplus: bool,
+    /// Programs that do not look at the files which they list get attributes of directories alone.
+    pub names_alone: bool,
     /// The kernel keeps listings, and directories are opened without asking us where it can do that.
     pub listing_cache: bool,
     /// Threads that serve a core give way to those whom they answer, if requests come over io_uring.
@@ -87,6 +89,7 @@ impl MountOptions {
             default_permissions: true,
             writeback: false,
             readdirplus: true,
+            names_alone: true,
             listing_cache: true,
             yielding: true,
             files_ahead: None,
@@ -175,7 +178,8 @@ impl Session {
             devices.push(device.clone_connection().map_or_else(|_| device.clone(), Arc::new));
         }
         let dispatcher = Dispatcher::new(fs, WAITERS_MAX, options.report.clone());
-        let server = Server::new(dispatcher, agreement, device);
+        let interest = options.names_alone.then(Arc::default);
+        let server = Server::new(dispatcher, agreement, device, interest);
         let entry =
             mount_point::mounted_at(&mountpoint).ok().flatten().ok_or_else(|| MountError::Refused {
                 action: "mount",
@@ -278,7 +282,7 @@ fn serve_all(
                 let served = ring::serve_core(first, server, yielding, cores.len(), queues);
                 let Err(error) = served else { return Ok(()) };
                 report(&format!("requests do not come over io_uring: {error}"));
-                // They come to the device then.
+                // Queues that it does not want it leaves alone, and goes on at the device.
                 receive(first, server, Forgets::AsTheyCome)
             };
             let name = format!("pando-ring-{}", queues[0]);

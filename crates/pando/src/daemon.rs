@@ -188,6 +188,7 @@ fn mount_options(
     options.default_permissions = settings.default_permissions;
     options.writeback = settings.writeback;
     options.readdirplus = !settings.without.contains(&Technique::Readdirplus);
+    options.names_alone = !settings.without.contains(&Technique::NamesAlone);
     options.listing_cache = !settings.without.contains(&Technique::ListingCache);
     options.yielding = !settings.without.contains(&Technique::Yielding);
     // This program, also if another was installed in its place meanwhile. Not for a snapshot, whose files tell nobody their places.

@@ -44,6 +44,8 @@ pub enum Technique {
     LateBinding,
     /// Listing entries with their attributes.
     Readdirplus,
+    /// Listings without attributes of files for programs that do not look at them.
+    NamesAlone,
     /// Listings that the kernel keeps.
     ListingCache,
     /// Serving threads that give way to those whom they answer.
@@ -56,10 +58,11 @@ pub enum Technique {
 
 impl Technique {
     /// By the names that `-o without` has for them.
-    const NAMED: [(&str, Self); 7] = [
+    const NAMED: [(&str, Self); 8] = [
         ("read_ahead", Self::ReadAhead),
         ("late_binding", Self::LateBinding),
         ("readdirplus", Self::Readdirplus),
+        ("names_alone", Self::NamesAlone),
         ("listing_cache", Self::ListingCache),
         ("yielding", Self::Yielding),
         ("memory_ahead", Self::MemoryAhead),

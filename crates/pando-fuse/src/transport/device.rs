@@ -25,12 +25,15 @@ const PIECES_MAX: usize = 1000;
 /// For how long forgets gather in the kernel.
 const FORGETS_GATHER: Duration = Duration::from_millis(1);
 
+/// So many are taken as they come once that is wanted.
+const FORGETS_SOON: u32 = 1024;
+
 /// How FORGETs are taken, which are sent one for each file that was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forgets {
     AsTheyCome,
     /// Those of [`FORGETS_GATHER`] with one read. Whoever deletes files would wake the thread that waits in its read for each of them. Only
-    /// where nobody waits for what else it receives.
+    /// where nobody waits for what else it receives, and not while files that are not forgotten yet are in somebody's way.
     InLots,
 }
 
@@ -123,6 +126,7 @@ impl AsRawFd for Device {
 /// aborted.
 pub(crate) fn receive(device: &Arc<Device>, server: &Server, forgets: Forgets) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
+    let mut soon = 0;
     while let Some(bytes) = device.read(&mut buffer)? {
         let Ok((header, body)) = Header::decode(bytes) else { return Err(nonsense()) };
         let reply = Reply::through(device.clone(), header.unique);
@@ -132,7 +136,13 @@ pub(crate) fn receive(device: &Arc<Device>, server: &Server, forgets: Forgets) -
         }
         let is_forget = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET);
         if is_forget && forgets == Forgets::InLots {
-            std::thread::sleep(FORGETS_GATHER);
+            if server.wants_forgets_soon() {
+                soon = FORGETS_SOON;
+            }
+            match soon {
+                0 => std::thread::sleep(FORGETS_GATHER),
+                _ => soon -= 1,
+            }
         }
     }
     Ok(())

@@ -47,6 +47,8 @@ pub struct MemoryFs {
     pub sync_is_short: AtomicBool,
     /// Names of the threads that lookups came on.
     pub threads: Mutex<BTreeSet<String>>,
+    /// Lookups that found a file, not a directory.
+    pub files_looked_up: AtomicU64,
 }
 
 impl MemoryFs {
@@ -62,6 +64,7 @@ impl MemoryFs {
             sync_fails: AtomicBool::new(false),
             sync_is_short: AtomicBool::new(true),
             threads: Mutex::default(),
+            files_looked_up: AtomicU64::new(0),
         };
         let root = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
         fs.state.get_mut().add(&root, ROOT, FileType::Directory, 0o755, 0);
@@ -196,7 +199,11 @@ impl Operations for MemoryFs {
         self.threads.lock().insert(thread.name().unwrap_or_default().to_owned());
         let mut state = self.state.lock();
         let inode = state.child(parent, name)?;
-        state.entry(inode)
+        let entry = state.entry(inode)?;
+        if entry.attributes.file_type != FileType::Directory {
+            self.files_looked_up.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(entry)
     }
 
     fn forget(&self, inode: InodeNumber, count: u64) {
