@@ -6,7 +6,8 @@
 //! file of a listing, its *mark*, goes without: who looks at files asks for it. A program that has left several marks in a row gets
 //! attributes of directories alone, into which it will go, until a file that went without is asked for.
 //!
-//! Who asks does not matter: programs list with one thread and look with others.
+//! Who asks does not matter: programs list with one thread and look with others. But the kernel keeps listings as they were, and gives them
+//! to the next program that lists: when another thread looks at files that went without attributes, the listings of the first one are forgotten.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +31,7 @@ const SURE: u32 = 4;
 const SURE_ROUND: u32 = 16;
 
 /// Directories in which files went without attributes that are remembered: a program that is given what another lists looks late.
-const DIRECTORIES_MAX: usize = 4096;
+const DIRECTORIES_MAX: usize = 1 << 14;
 
 /// Threads that list directories and are remembered.
 const PROGRAMS_MAX: usize = 64;
@@ -48,8 +49,14 @@ struct State {
     programs: Vec<Program>,
     /// Directories in which files went without attributes and none was asked for since.
     marked: Recent<InodeNumber>,
-    /// The thread that listed each of them last.
-    listed_by: HashMap<InodeNumber, u32>,
+    /// Who listed each of them last.
+    listings: HashMap<InodeNumber, Listing>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Listing {
+    caller: u32,
+    names_alone: bool,
 }
 
 /// A thread of a program.
@@ -67,7 +74,7 @@ struct Program {
 
 impl Default for State {
     fn default() -> Self {
-        Self { programs: Vec::new(), marked: Recent::new(DIRECTORIES_MAX), listed_by: HashMap::new() }
+        Self { programs: Vec::new(), marked: Recent::new(DIRECTORIES_MAX), listings: HashMap::new() }
     }
 }
 
@@ -93,9 +100,11 @@ impl Interest {
     pub(crate) fn note_mark(&self, caller: u32, directory: InodeNumber) {
         let mut state = self.state.lock();
         if let Some(oldest) = state.marked.add(directory) {
-            state.listed_by.remove(&oldest);
+            state.listings.remove(&oldest);
         }
-        if state.listed_by.insert(directory, caller) == Some(caller) {
+        let names_alone = state.program(caller).names_alone;
+        let before = state.listings.insert(directory, Listing { caller, names_alone });
+        if before.is_some_and(|before| before.caller == caller) {
             return;
         }
         let program = state.program(caller);
@@ -107,21 +116,24 @@ impl Interest {
         self.has_marks.store(true, Ordering::Relaxed);
     }
 
-    /// A file of this directory was looked up.
-    pub(crate) fn note_look(&self, directory: InodeNumber) {
+    /// A thread has looked up a file of this directory. Returns the directories whose listings the kernel had better keep no longer.
+    pub(crate) fn note_look(&self, caller: u32, directory: InodeNumber) -> Vec<InodeNumber> {
         if !self.has_marks.load(Ordering::Relaxed) {
-            return;
+            return Vec::new();
         }
         let mut state = self.state.lock();
-        let Some(caller) = state.listed_by.remove(&directory) else { return };
-        let Some(program) = state.programs.iter_mut().find(|program| program.caller == caller) else {
-            return;
-        };
-        program.marks = 0;
-        program.looked = program.looked.saturating_add(1);
-        if std::mem::take(&mut program.names_alone) {
-            program.marks_needed = (program.marks_needed * 2).min(MARKS_MAX);
+        let Some(listing) = state.listings.remove(&directory) else { return Vec::new() };
+        if let Some(program) = state.programs.iter_mut().find(|program| program.caller == listing.caller) {
+            program.marks = 0;
+            program.looked = program.looked.saturating_add(1);
+            if std::mem::take(&mut program.names_alone) {
+                program.marks_needed = (program.marks_needed * 2).min(MARKS_MAX);
+            }
         }
+        if !listing.names_alone || listing.caller == caller {
+            return Vec::new();
+        }
+        state.listings.extract_if(|_, other| *other == listing).map(|(directory, _)| directory).collect()
     }
 }
 
@@ -175,7 +187,7 @@ mod tests {
         }
         assert_eq!(list(&interest, FIND, 100), ListAttributes::OfDirectories);
         assert_eq!(list(&interest, FIND + 1, 101), ListAttributes::OfAllButOneFile, "another program");
-        interest.note_look(InodeNumber(99));
+        interest.note_look(FIND, InodeNumber(99));
         assert_eq!(list(&interest, FIND, 102), ListAttributes::OfDirectories, "a look elsewhere");
     }
 
@@ -189,7 +201,7 @@ mod tests {
                 (lists, directory) = (lists + 1, directory + 1);
             }
             // Whoever looks.
-            interest.note_look(InodeNumber(directory - 2));
+            interest.note_look(FIND + 1, InodeNumber(directory - 2));
             directory += 1;
             lists
         };
@@ -206,9 +218,33 @@ mod tests {
             let alone =
                 |directory: &&u64| list(&interest, FIND, **directory) == ListAttributes::OfDirectories;
             names_alone += lot.iter().filter(alone).count();
-            lot.iter().for_each(|directory| interest.note_look(InodeNumber(*directory)));
+            for directory in lot {
+                interest.note_look(FIND + 1, InodeNumber(*directory));
+            }
         }
         assert!((1..200).contains(&names_alone), "{names_alone}");
+    }
+
+    #[test]
+    fn listings_with_names_alone_are_not_left_to_others() {
+        let interest = Interest::default();
+        for directory in 0..20 {
+            list(&interest, FIND, directory);
+        }
+        for directory in 20..30 {
+            list(&interest, FIND + 1, directory);
+        }
+        let look = |caller, directory| {
+            let mut forgotten = interest.note_look(caller, InodeNumber(directory));
+            forgotten.sort();
+            forgotten.into_iter().map(|directory| directory.0).collect::<Vec<_>>()
+        };
+        assert_eq!(look(FIND + 2, 0), [0; 0], "all but one have attributes there");
+        assert_eq!(look(FIND, 19), [0; 0], "it has listed by then");
+        let alone = u64::from(MARKS_MIN)..19;
+        assert_eq!(look(FIND + 2, 10), alone.filter(|other| *other != 10).collect::<Vec<_>>());
+        assert_eq!(look(FIND + 2, 11), [0; 0]);
+        assert_eq!(look(FIND + 2, 28), [29], "another's");
     }
 
     #[test]
@@ -218,7 +254,7 @@ mod tests {
         for directory in 0..1000 {
             if list(&interest, FIND, directory) != ListAttributes::OfAll {
                 marks += 1;
-                interest.note_look(InodeNumber(directory));
+                interest.note_look(FIND, InodeNumber(directory));
             }
         }
         assert!(marks < 1000 / 10, "{marks}");

@@ -143,7 +143,7 @@ impl Server {
 
     fn query(&self, header: &Header, operation: Operation, reply: Reply) {
         let (inode, caller) = (InodeNumber(header.node), header.pid);
-        let interest = self.interest.clone();
+        let (interest, forgetter) = (self.interest.clone(), self.forgetter.clone());
         let list_attributes = match (&operation, &interest) {
             (Operation::ReadDirectory { attributes: false, .. }, _) => ListAttributes::OfNone,
             (Operation::ReadDirectory { cookie, .. }, Some(interest)) => {
@@ -164,7 +164,9 @@ impl Server {
                         if let Some(interest) = &interest
                             && entry.attributes.file_type != FileType::Directory
                         {
-                            interest.note_look(inode);
+                            // Another thread's doing: the kernel may hold what is locked for this very request (FU-4).
+                            let forgotten = interest.note_look(caller, inode).into_iter();
+                            forgotten.for_each(|directory| forgetter.forget_contents(directory));
                         }
                         Answer::entry(&entry)
                     }
