@@ -103,7 +103,7 @@ impl FilesAhead {
     /// A directory is being listed. The helper counts as well: what it has listed, the kernel lists for the program without us.
     pub(crate) fn note_listing(&self, directory: InodeNumber) {
         if !self.is_gone.load(Ordering::Relaxed) {
-            self.listed.lock().add(directory);
+            self.listed.lock().insert(directory, ());
             self.has_listed.store(true, Ordering::Relaxed);
         }
     }

@@ -9,7 +9,6 @@
 //! Who asks does not matter: programs list with one thread and look with others. But the kernel keeps listings as they were, and gives them
 //! to the next program that lists: when another thread looks at files that went without attributes, the listings of the first one are forgotten.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pando_fs::{InodeNumber, ListAttributes};
@@ -24,7 +23,7 @@ const MARKS_MIN: u32 = 8;
 /// See [`MARKS_MIN`]. Whoever is given names by another program lags behind it by as many as go into one command line.
 const MARKS_MAX: u32 = 1024;
 
-/// Marks that were asked for, after which a program is known to look at files.
+/// Directories with files that went without attributes, in each of which a thread has looked at one, after which it is known to look at files.
 const SURE: u32 = 4;
 
 /// One of so many listings has a mark then.
@@ -40,23 +39,26 @@ const PROGRAMS_MAX: usize = 64;
 #[derive(Default)]
 pub(crate) struct Interest {
     state: Mutex<State>,
-    /// Set once files went without attributes: programs that list nothing pay no more than a look at it.
+    /// Set once files went without attributes: as long as nothing is listed, lookups pay no more than a look at it.
     has_marks: AtomicBool,
 }
 
 struct State {
     /// The one that listed last stands last.
     programs: Vec<Program>,
-    /// Directories in which files went without attributes and none was asked for since.
-    marked: Recent<InodeNumber>,
-    /// Who listed each of them last.
-    listings: HashMap<InodeNumber, Listing>,
+    /// Directories in which files went without attributes.
+    listings: Recent<InodeNumber, Listing>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The last listing of a directory.
 struct Listing {
     caller: u32,
+    /// Whether none of its files has attributes.
     names_alone: bool,
+    /// The kernel has all of it. What it has of one that goes on it would not complete if that were taken from it.
+    is_whole: bool,
+    /// A file was looked up since.
+    looked: bool,
 }
 
 /// A thread of a program.
@@ -70,11 +72,13 @@ struct Program {
     /// Marks that were asked for since it last got names alone.
     looked: u32,
     listings: u32,
+    /// Another thread that looks at files which this one listed by names alone, and in how many directories it has done so.
+    follower: Option<(u32, u32)>,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { programs: Vec::new(), marked: Recent::new(DIRECTORIES_MAX), listings: HashMap::new() }
+        Self { programs: Vec::new(), listings: Recent::new(DIRECTORIES_MAX) }
     }
 }
 
@@ -99,12 +103,10 @@ impl Interest {
     /// A listing of this directory for this thread, for which [`Interest::attributes`] was asked, goes out with a file that has none.
     pub(crate) fn note_mark(&self, caller: u32, directory: InodeNumber) {
         let mut state = self.state.lock();
-        if let Some(oldest) = state.marked.add(directory) {
-            state.listings.remove(&oldest);
-        }
         let names_alone = state.program(caller).names_alone;
-        let before = state.listings.insert(directory, Listing { caller, names_alone });
-        if before.is_some_and(|before| before.caller == caller) {
+        let listing = Listing { caller, names_alone, is_whole: false, looked: false };
+        let before = state.listings.insert(directory, listing);
+        if before.is_some_and(|before| before.caller == caller && !before.looked) {
             return;
         }
         let program = state.program(caller);
@@ -116,24 +118,57 @@ impl Interest {
         self.has_marks.store(true, Ordering::Relaxed);
     }
 
-    /// A thread has looked up a file of this directory. Returns the directories whose listings the kernel had better keep no longer.
+    /// A listing of this directory has come to its end.
+    pub(crate) fn note_end(&self, caller: u32, directory: InodeNumber) {
+        if self.has_marks.load(Ordering::Relaxed)
+            && let Some(listing) = self.state.lock().listings.get_mut(&directory)
+        {
+            listing.is_whole |= listing.caller == caller;
+        }
+    }
+
+    /// A thread has looked up a file of this directory. Returns the directories whose listings the kernel had better keep no longer: those
+    /// without attributes, for one that goes from directory to directory behind the program that listed them.
     pub(crate) fn note_look(&self, caller: u32, directory: InodeNumber) -> Vec<InodeNumber> {
         if !self.has_marks.load(Ordering::Relaxed) {
             return Vec::new();
         }
         let mut state = self.state.lock();
-        let Some(listing) = state.listings.remove(&directory) else { return Vec::new() };
-        if let Some(program) = state.programs.iter_mut().find(|program| program.caller == listing.caller) {
-            program.marks = 0;
-            program.looked = program.looked.saturating_add(1);
-            if std::mem::take(&mut program.names_alone) {
-                program.marks_needed = (program.marks_needed * 2).min(MARKS_MAX);
-            }
-        }
-        if !listing.names_alone || listing.caller == caller {
+        let State { programs, listings } = &mut *state;
+        let Some(listing) = listings.get_mut(&directory) else { return Vec::new() };
+        if std::mem::replace(&mut listing.looked, true) {
             return Vec::new();
         }
-        state.listings.extract_if(|_, other| *other == listing).map(|(directory, _)| directory).collect()
+        let (lister, names_alone) = (listing.caller, listing.names_alone);
+        let Some(program) = programs.iter_mut().find(|program| program.caller == lister) else {
+            return Vec::new();
+        };
+        program.marks = 0;
+        program.looked = program.looked.saturating_add(1);
+        if std::mem::take(&mut program.names_alone) {
+            program.marks_needed = (program.marks_needed * 2).min(MARKS_MAX);
+        }
+        if !names_alone || lister == caller || !program.is_followed(caller) {
+            return Vec::new();
+        }
+        let mut forgotten = Vec::new();
+        for (directory, listing) in listings.iter_mut() {
+            if listing.caller == lister && listing.names_alone && listing.is_whole {
+                listing.names_alone = false;
+                forgotten.push(*directory);
+            }
+        }
+        forgotten
+    }
+}
+
+impl Program {
+    /// Notes that another thread looked at a file in one more directory; true once it does so again and again.
+    fn is_followed(&mut self, by: u32) -> bool {
+        let before =
+            self.follower.filter(|(follower, _)| *follower == by).map_or(0, |(_, directories)| directories);
+        self.follower = Some((by, before.saturating_add(1)));
+        before + 1 >= SURE
     }
 }
 
@@ -149,7 +184,16 @@ impl State {
                     programs.remove(0);
                 }
                 let marks_needed = MARKS_MIN;
-                Program { caller, marks: 0, marks_needed, names_alone: false, looked: 0, listings: 0 }
+                let names_alone = false;
+                Program {
+                    caller,
+                    marks: 0,
+                    marks_needed,
+                    names_alone,
+                    looked: 0,
+                    listings: 0,
+                    follower: None,
+                }
             }
         };
         programs.push(program);
@@ -162,12 +206,14 @@ mod tests {
     use super::*;
 
     const FIND: u32 = 7;
+    const GREP: u32 = 100;
 
     /// A listing of a directory that has files, from beginning to end.
     fn list(interest: &Interest, caller: u32, directory: u64) -> ListAttributes {
         let attributes = interest.attributes(caller, true);
         if attributes != ListAttributes::OfAll {
             interest.note_mark(caller, InodeNumber(directory));
+            interest.note_end(caller, InodeNumber(directory));
         }
         attributes
     }
@@ -201,7 +247,7 @@ mod tests {
                 (lists, directory) = (lists + 1, directory + 1);
             }
             // Whoever looks.
-            interest.note_look(FIND + 1, InodeNumber(directory - 2));
+            interest.note_look(GREP, InodeNumber(directory - 2));
             directory += 1;
             lists
         };
@@ -219,7 +265,7 @@ mod tests {
                 |directory: &&u64| list(&interest, FIND, **directory) == ListAttributes::OfDirectories;
             names_alone += lot.iter().filter(alone).count();
             for directory in lot {
-                interest.note_look(FIND + 1, InodeNumber(*directory));
+                interest.note_look(GREP, InodeNumber(*directory));
             }
         }
         assert!((1..200).contains(&names_alone), "{names_alone}");
@@ -234,17 +280,23 @@ mod tests {
         for directory in 20..30 {
             list(&interest, FIND + 1, directory);
         }
+        // One that goes on.
+        let (alone, last) = (u64::from(MARKS_MIN), 30);
+        interest.note_mark(FIND, InodeNumber(last));
         let look = |caller, directory| {
             let mut forgotten = interest.note_look(caller, InodeNumber(directory));
             forgotten.sort();
             forgotten.into_iter().map(|directory| directory.0).collect::<Vec<_>>()
         };
-        assert_eq!(look(FIND + 2, 0), [0; 0], "all but one have attributes there");
-        assert_eq!(look(FIND, 19), [0; 0], "it has listed by then");
-        let alone = u64::from(MARKS_MIN)..19;
-        assert_eq!(look(FIND + 2, 10), alone.filter(|other| *other != 10).collect::<Vec<_>>());
-        assert_eq!(look(FIND + 2, 11), [0; 0]);
-        assert_eq!(look(FIND + 2, 28), [29], "another's");
+        for directory in [0, 1, 2, 3, alone, alone, alone + 1, alone + 2] {
+            assert_eq!(look(GREP, directory), [0; 0], "not yet for sure");
+        }
+        assert_eq!(look(GREP, 28), [0; 0], "what another listed");
+        assert_eq!(look(FIND, alone + 3), [0; 0], "itself");
+        assert_eq!(look(GREP, alone + 4), (alone..20).collect::<Vec<_>>());
+        assert_eq!(look(GREP, alone + 5), [0; 0]);
+        interest.note_end(FIND, InodeNumber(last));
+        assert_eq!(look(GREP, last), [last]);
     }
 
     #[test]

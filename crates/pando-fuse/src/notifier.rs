@@ -57,10 +57,10 @@ impl Forgetter {
         Arc::new(Self { notifier: Notifier::new(device), waiting: Mutex::default() })
     }
 
-    /// Has the contents of an inode forgotten, soon.
-    pub(crate) fn forget_contents(self: &Arc<Self>, inode: InodeNumber) {
+    /// Has the contents of inodes forgotten, soon.
+    pub(crate) fn forget_contents(self: &Arc<Self>, inodes: impl IntoIterator<Item = InodeNumber>) {
         let mut waiting = self.waiting.lock();
-        waiting.inodes.insert(inode);
+        waiting.inodes.extend(inodes);
         if waiting.has_thread {
             return;
         }

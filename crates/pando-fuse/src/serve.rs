@@ -69,16 +69,18 @@ impl Server {
         }
         match operation {
             Operation::Forget { .. } | Operation::ForgetMany(_) => self.forget(header, &operation, reply),
-            Operation::Lookup { .. }
-            | Operation::GetAttributes
+            Operation::Lookup { name } => self.lookup(header, name, reply),
+            Operation::ReadDirectory { cookie, size, attributes } => {
+                self.list(header, cookie, size, attributes, reply);
+            }
+            Operation::GetAttributes
             | Operation::GetAllAttributes
             | Operation::ReadLink
             | Operation::Read { .. }
             | Operation::Statistics
             | Operation::GetXattr { .. }
             | Operation::ListXattrs { .. }
-            | Operation::ReadDirectory { .. }
-            | Operation::Seek { .. } => self.query(header, operation, reply),
+            | Operation::Seek { .. } => self.query(InodeNumber(header.node), operation, reply),
             Operation::Sync => self.dispatcher.sync(reply),
             Operation::Open => reply.send(match self.agreement.no_open {
                 true => Answer::Refused(Errno::NOSYS),
@@ -141,36 +143,54 @@ impl Server {
         }
     }
 
-    fn query(&self, header: &Header, operation: Operation, reply: Reply) {
-        let (inode, caller) = (InodeNumber(header.node), header.pid);
+    fn lookup(&self, header: &Header, name: Bytes, reply: Reply) {
+        let (directory, caller) = (InodeNumber(header.node), header.pid);
         let (interest, forgetter) = (self.interest.clone(), self.forgetter.clone());
-        let list_attributes = match (&operation, &interest) {
-            (Operation::ReadDirectory { attributes: false, .. }, _) => ListAttributes::OfNone,
-            (Operation::ReadDirectory { cookie, .. }, Some(interest)) => {
-                interest.attributes(caller, *cookie == 0)
+        self.dispatcher.query(reply, move |fs| {
+            let entry = match fs.lookup(directory, &name) {
+                // Snapshots come and go without the kernel's doing: it must ask each time.
+                result if directory == SNAPSHOTS => return Ok(Answer::fleeting(&result?)),
+                Err(Error::NotFound) => return Ok(Answer::absent()),
+                result => result?,
+            };
+            if let Some(interest) = &interest
+                && entry.attributes.file_type != FileType::Directory
+            {
+                let forgotten = interest.note_look(caller, directory);
+                if !forgotten.is_empty() {
+                    // Another thread's doing: the kernel may hold what is locked for this very request (FU-4).
+                    forgetter.forget_contents(forgotten);
+                }
             }
-            _ => ListAttributes::OfAll,
+            Ok(Answer::entry(&entry))
+        });
+    }
+
+    fn list(&self, header: &Header, cookie: u64, size: u32, with_attributes: bool, reply: Reply) {
+        let (directory, caller) = (InodeNumber(header.node), header.pid);
+        let interest = self.interest.clone();
+        let attributes = match &interest {
+            _ if !with_attributes => ListAttributes::OfNone,
+            None => ListAttributes::OfAll,
+            Some(interest) => interest.attributes(caller, cookie == 0),
         };
         self.dispatcher.query(reply, move |fs| {
-            Ok(match &operation {
-                // Snapshots come and go without the kernel's doing: it must ask each time.
-                Operation::Lookup { name } if inode == SNAPSHOTS => {
-                    Answer::fleeting(&fs.lookup(inode, name)?)
+            let mut listing = Listing::new(size.min(REQUEST_BYTES_MAX) as usize, attributes);
+            let has_mark = list(fs, directory, cookie, &mut listing)?;
+            if let Some(interest) = &interest {
+                if has_mark {
+                    interest.note_mark(caller, directory);
+                } else if listing.is_empty() {
+                    interest.note_end(caller, directory);
                 }
-                Operation::Lookup { name } => match fs.lookup(inode, name) {
-                    Err(Error::NotFound) => Answer::absent(),
-                    result => {
-                        let entry = result?;
-                        if let Some(interest) = &interest
-                            && entry.attributes.file_type != FileType::Directory
-                        {
-                            // Another thread's doing: the kernel may hold what is locked for this very request (FU-4).
-                            let forgotten = interest.note_look(caller, inode).into_iter();
-                            forgotten.for_each(|directory| forgetter.forget_contents(directory));
-                        }
-                        Answer::entry(&entry)
-                    }
-                },
+            }
+            Ok(listing.into_answer())
+        });
+    }
+
+    fn query(&self, inode: InodeNumber, operation: Operation, reply: Reply) {
+        self.dispatcher.query(reply, move |fs| {
+            Ok(match &operation {
                 Operation::GetAttributes => Answer::attributes(&fs.get_attributes(inode)?),
                 Operation::GetAllAttributes => Answer::all_attributes(&fs.get_attributes(inode)?),
                 Operation::ReadLink => Answer::Pieces(vec![fs.read_link(inode)?]),
@@ -181,15 +201,6 @@ impl Server {
                 Operation::Statistics => Answer::statistics(&fs.statistics()?),
                 Operation::GetXattr { name, size } => xattr(fs.get_xattr(inode, name)?, *size),
                 Operation::ListXattrs { size } => xattr(fs.list_xattrs(inode)?, *size),
-                Operation::ReadDirectory { cookie, size, .. } => {
-                    let bytes_max = (*size).min(REQUEST_BYTES_MAX) as usize;
-                    let listing = Listing::new(bytes_max, list_attributes);
-                    let (answer, has_mark) = list(fs, inode, *cookie, listing)?;
-                    if let Some(interest) = interest.as_ref().filter(|_| has_mark) {
-                        interest.note_mark(caller, inode);
-                    }
-                    answer
-                }
                 Operation::Seek { offset, whence } => match convert::seek(*whence) {
                     // Offsets are signed on the other side.
                     Some(_) if *offset > i64::MAX as u64 => Answer::Refused(Errno::NXIO),
@@ -211,7 +222,7 @@ impl Server {
             if let Err(Error::ReadOnly | Error::Stale) = written {
                 // No open is asked for, so one for writing is not refused. What came through a memory map would stay in the kernel's
                 // pages, and be read from there.
-                forgetter.forget_contents(inode);
+                forgetter.forget_contents([inode]);
             }
             written?;
             if had_set_id {
@@ -319,14 +330,9 @@ fn xattr(value: Bytes, size: u32) -> Answer {
 }
 
 /// A listing that cannot go on after some names ends there for now: the kernel asks again behind them, so nothing is
-/// sent twice and no reference is counted twice (FU-3). Also returns whether a file is in it for whose attributes the kernel will ask if somebody
-/// wants them.
-fn list(
-    fs: &dyn Operations,
-    inode: InodeNumber,
-    cookie: u64,
-    mut listing: Listing,
-) -> Result<(Answer, bool)> {
+/// sent twice and no reference is counted twice (FU-3). Returns whether a file is in it for whose attributes the kernel will ask if somebody wants
+/// them.
+fn list(fs: &dyn Operations, inode: InodeNumber, cookie: u64, listing: &mut Listing) -> Result<bool> {
     let attributes = listing.attributes();
     let mut has_mark = false;
     let result = fs.read_directory(inode, cookie, attributes, &mut |entry| {
@@ -338,6 +344,5 @@ fn list(
         result?;
     }
     // Without attributes there is none of all, and with all of them only what has lost a name, which the kernel may know.
-    has_mark &= !matches!(attributes, ListAttributes::OfNone | ListAttributes::OfAll);
-    Ok((listing.into_answer(), has_mark))
+    Ok(has_mark && !matches!(attributes, ListAttributes::OfNone | ListAttributes::OfAll))
 }
