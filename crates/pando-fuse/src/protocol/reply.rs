@@ -242,6 +242,9 @@ fn put_statx(out: &mut impl Put, attributes: &Attributes) {
     out.zeros(8 + 14 * 8);
 }
 
+/// Memory that a listing begins with, in bytes: enough for most directories, and not much for those with few names.
+const FIRST_BYTES: usize = 8 << 10;
+
 /// Gathers entries of a directory until they no longer fit.
 pub(crate) struct Listing {
     bytes: Vec<u8>,
@@ -251,7 +254,7 @@ pub(crate) struct Listing {
 
 impl Listing {
     pub(crate) fn new(bytes_max: usize, attributes: ListAttributes) -> Self {
-        Self { bytes: Vec::new(), bytes_max, attributes }
+        Self { bytes: Vec::with_capacity(bytes_max.min(FIRST_BYTES)), bytes_max, attributes }
     }
 
     pub(crate) fn attributes(&self) -> ListAttributes {

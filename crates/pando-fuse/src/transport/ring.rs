@@ -226,7 +226,8 @@ impl Thread<'_> {
             self.lend(slot, &entry);
         }
         let mut refused = Ok(());
-        let mut completed = Vec::new();
+        // Memory that the rounds share.
+        let (mut completed, mut answered) = (Vec::new(), Vec::new());
         while self.slots > 0 {
             self.yield_or_not();
             match self.ring.submit_and_wait(1) {
@@ -255,8 +256,8 @@ impl Thread<'_> {
                     refused = Err(errno.into());
                 }
             }
-            let answered = std::mem::take(&mut *self.queue.answered.lock());
-            for slot in answered {
+            std::mem::swap(&mut answered, &mut *self.queue.answered.lock());
+            for slot in answered.drain(..) {
                 let entry = self.command(COMMIT_AND_FETCH, slot.index(), slot.commit_id(), None);
                 self.lend(slot, &entry);
             }
