@@ -257,9 +257,6 @@ impl PieceWriter {
     /// The pieces, to be read one behind the other.
     pub fn into_pieces(self) -> Vec<Bytes> {
         let fields = Bytes::from(self.fields.into_vec());
-        if self.references.is_empty() {
-            return if fields.is_empty() { Vec::new() } else { vec![fields] };
-        }
         let mut pieces = Vec::with_capacity(2 * self.references.len() + 1);
         let mut start = 0;
         for (position, bytes) in self.references {

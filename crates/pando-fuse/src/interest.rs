@@ -163,6 +163,11 @@ impl Interest {
 }
 
 impl Program {
+    fn new(caller: u32) -> Self {
+        let marks_needed = MARKS_MIN;
+        Self { caller, marks: 0, marks_needed, names_alone: false, looked: 0, listings: 0, follower: None }
+    }
+
     /// Notes that another thread looked at a file in one more directory; true once it does so again and again.
     fn is_followed(&mut self, by: u32) -> bool {
         let before =
@@ -183,17 +188,7 @@ impl State {
                 if programs.len() == PROGRAMS_MAX {
                     programs.remove(0);
                 }
-                let marks_needed = MARKS_MIN;
-                let names_alone = false;
-                Program {
-                    caller,
-                    marks: 0,
-                    marks_needed,
-                    names_alone,
-                    looked: 0,
-                    listings: 0,
-                    follower: None,
-                }
+                Program::new(caller)
             }
         };
         programs.push(program);

@@ -203,6 +203,22 @@ fn who_lists_and_does_not_look_gets_names_alone() {
         };
         let mounted = Mounted::new(memory.clone(), |_| ());
         assert_eq!(run(&list, &mounted), 8 * (FILES - 1));
+        // The kernel keeps those listings until another program has looked into four directories.
+        let listings = || memory.listings.load(Ordering::Relaxed);
+        let list_last = |path: &Path| assert_eq!(fs::read_dir(path.join("39")).unwrap().count(), FILES);
+        let before = listings();
+        run(&list_last, &mounted);
+        assert_eq!(listings(), before);
+        let follow = |path: &Path| {
+            for directory in 20..24 {
+                assert_eq!(fs::metadata(path.join(format!("{directory}/0"))).unwrap().len(), 7);
+            }
+        };
+        run(&follow, &mounted);
+        until(|| {
+            run(&list_last, &mounted);
+            listings() > before
+        });
         assert_eq!(run(&look, &mounted), DIRECTORIES * FILES);
         mounted.unmount();
         memory.take_back();

@@ -37,6 +37,25 @@ pub(crate) enum Forgets {
     InLots,
 }
 
+/// How soon forgets are taken that might come in lots.
+#[derive(Default)]
+struct Pace {
+    /// So many more as they come.
+    soon: u32,
+}
+
+impl Pace {
+    /// Whether those behind the one that was just taken are left to gather.
+    fn gathers(&mut self, wanted_soon: bool) -> bool {
+        if wanted_soon {
+            self.soon = FORGETS_SOON;
+        }
+        let gathers = self.soon == 0;
+        self.soon = self.soon.saturating_sub(1);
+        gathers
+    }
+}
+
 /// A descriptor of a connection. Answers must go out through the one that brought the request.
 pub(crate) struct Device {
     fd: OwnedFd,
@@ -126,7 +145,7 @@ impl AsRawFd for Device {
 /// aborted.
 pub(crate) fn receive(device: &Arc<Device>, server: &Server, forgets: Forgets) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut soon = 0;
+    let mut pace = Pace::default();
     while let Some(bytes) = device.read(&mut buffer)? {
         let Ok((header, body)) = Header::decode(bytes) else { return Err(nonsense()) };
         let reply = Reply::through(device.clone(), header.unique);
@@ -135,14 +154,8 @@ pub(crate) fn receive(device: &Arc<Device>, server: &Server, forgets: Forgets) -
             Err(_) => reply.send(Answer::Refused(Errno::INVAL)),
         }
         let is_forget = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET);
-        if is_forget && forgets == Forgets::InLots {
-            if server.wants_forgets_soon() {
-                soon = FORGETS_SOON;
-            }
-            match soon {
-                0 => std::thread::sleep(FORGETS_GATHER),
-                _ => soon -= 1,
-            }
+        if is_forget && forgets == Forgets::InLots && pace.gathers(server.wants_forgets_soon()) {
+            std::thread::sleep(FORGETS_GATHER);
         }
     }
     Ok(())
@@ -184,5 +197,19 @@ pub(crate) fn handshake(device: &Device, wishes: Wishes) -> io::Result<Agreement
         let (agreement, reply) = negotiate(&offered, wishes).map_err(refuse)?;
         device.answer(header.unique, &Answer::Record(reply.encode()));
         return Ok(agreement);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forgets_gather_unless_they_are_in_the_way() {
+        let mut pace = Pace::default();
+        assert!(pace.gathers(false) && pace.gathers(false));
+        assert!(!pace.gathers(true));
+        let soon = (1..FORGETS_SOON).all(|_| !pace.gathers(false));
+        assert!(soon && pace.gathers(false));
     }
 }

@@ -49,6 +49,8 @@ pub struct MemoryFs {
     pub threads: Mutex<BTreeSet<String>>,
     /// Lookups that found a file, not a directory.
     pub files_looked_up: AtomicU64,
+    /// Listings that were begun.
+    pub listings: AtomicU64,
 }
 
 impl MemoryFs {
@@ -65,6 +67,7 @@ impl MemoryFs {
             sync_is_short: AtomicBool::new(true),
             threads: Mutex::default(),
             files_looked_up: AtomicU64::new(0),
+            listings: AtomicU64::new(0),
         };
         let root = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
         fs.state.get_mut().add(&root, ROOT, FileType::Directory, 0o755, 0);
@@ -423,6 +426,7 @@ impl Operations for MemoryFs {
         mut attributes: ListAttributes,
         emit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> Result<()> {
+        self.listings.fetch_add(u64::from(cookie == 0), Ordering::Relaxed);
         let mut state = self.state.lock();
         let parent = state.node(inode)?.parent;
         let dots = [(Bytes::from_static(b"."), inode), (Bytes::from_static(b".."), parent)];

@@ -54,11 +54,14 @@ impl Volume {
     fn remount_while_reading(&mut self, by_system: bool) -> Outcome {
         let helper = begin_walk(self)?;
         if by_system {
-            self.umount_by_system()?
+            self.umount_by_system()?;
+            until("the helper has ended with its daemon", || Ok(!is_helper(helper)))?;
         } else {
-            self.umount()?
+            self.umount()?;
+            if is_helper(helper) {
+                return Err(Failure::Wrong("the helper is there behind the end of its daemon".to_owned()));
+            }
         }
-        until("the helper has ended with its daemon", || Ok(!is_helper(helper)))?;
         self.mount()
     }
 }
