@@ -12,6 +12,8 @@ const DIRECTORIES: usize = 12;
 const FILES: usize = 40;
 /// Mounts that are unmounted in the midst of a walk, by turns with each of the two commands.
 const ROUNDS: usize = 12;
+/// Of the file that the kernel has cached when its mount goes.
+const LARGE_BYTES: usize = 256 << 20;
 /// The helper's name in /proc.
 const HELPER: &str = "pando-files";
 
@@ -36,6 +38,12 @@ pub fn run(context: &Context) -> Outcome {
     for round in 0..ROUNDS {
         volume.remount_while_reading(round % 2 == 0)?;
     }
+    // With so much in the kernel's cache, and nothing to be written, the helper takes longer than the daemon alone.
+    let large = volume.root.join("large");
+    at("cannot write", &large, fs::write(&large, vec![1; LARGE_BYTES]))?;
+    volume.remount()?;
+    at("cannot read", &large, fs::read(&large))?;
+    volume.remount_while_reading(false)?;
     let helper = begin_walk(&volume)?;
     volume.kill()?;
     until("the helper of a killed daemon has ended", || Ok(!is_helper(helper)))?;
