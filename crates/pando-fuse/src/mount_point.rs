@@ -353,6 +353,13 @@ pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(top.filter(|(kind, _)| kind == FILE_SYSTEM_TYPE).map(|(_, entry)| entry))
 }
 
+/// The PandoFS that was mounted here a moment ago.
+pub(crate) fn just_mounted_at(path: &Path) -> Result<MountEntry, MountError> {
+    let not_listed = || io::Error::other("the kernel does not list it in /proc/self/mountinfo");
+    let entry = mounted_at(path).and_then(|entry| entry.ok_or_else(not_listed));
+    entry.map_err(|error| MountError::Refused { action: "mount", path: path.to_owned(), why: words(&error) })
+}
+
 /// The lines of a mountinfo file, with their file system types.
 fn entries(mountinfo: &[u8]) -> Vec<(OsString, MountEntry)> {
     mountinfo.split(|&byte| byte == b'\n').filter_map(entry).collect()

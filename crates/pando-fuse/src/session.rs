@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use pando_fs::Operations;
 
@@ -12,8 +12,9 @@ use crate::mount_point::{self, Appearance, MountError, VfsOption};
 use crate::negotiate::{Wish, Wishes};
 use crate::notifier::Notifier;
 use crate::serve::Server;
+use crate::transport::ring::{self, WayBack};
 use crate::transport::yielding::Yielding;
-use crate::transport::{Device, Forgets, handshake, receive, ring};
+use crate::transport::{Device, Forgets, handshake, receive};
 
 /// Requests that wait for the device at once.
 const WAITERS_MAX: usize = 64;
@@ -105,13 +106,20 @@ pub struct Session {
     server: Server,
     /// One a receiving thread.
     devices: Vec<Arc<Device>>,
-    /// The queues of each core, if requests come over io_uring.
-    cores: Vec<Vec<u16>>,
+    /// If requests come over io_uring.
+    rings: Option<Rings>,
     /// If their threads may yield.
     yielding: Option<Yielding>,
     files_ahead: Option<PathBuf>,
     report: Report,
     guard: UnmountGuard,
+}
+
+/// What it takes for requests to come over io_uring.
+struct Rings {
+    /// The queues of each core.
+    cores: Vec<Vec<u16>>,
+    way_back: WayBack,
 }
 
 /// Leaves no dead mount behind when a session ends other than by being unmounted.
@@ -150,11 +158,11 @@ impl Session {
             allow_other: options.allow_other,
             default_permissions: options.default_permissions,
         };
-        let cores = ring_cores(options.transport)?;
+        let rings = Rings::new(options.transport)?;
         let device = Arc::new(Device::new(mount_point::mount(&mountpoint, &look)?));
         let ring = match options.transport {
             Transport::Uring => Wish::Needed,
-            Transport::Automatic if !cores.is_empty() => Wish::IfOffered,
+            Transport::Automatic if rings.is_some() => Wish::IfOffered,
             _ => Wish::No,
         };
         let wishes = Wishes {
@@ -164,14 +172,15 @@ impl Session {
             acls: options.default_permissions,
             ring,
         };
-        let agreement = handshake(&device, wishes).map_err(|error| {
-            // The first error is the one to tell.
+        // The first error is the one to tell.
+        let undo = |error| {
             let _ = mount_point::unmount(&mountpoint, true);
-            MountError::Handshake(error)
-        })?;
-        let cores = if agreement.ring { cores } else { Vec::new() };
+            error
+        };
+        let agreement = handshake(&device, wishes).map_err(|error| undo(MountError::Handshake(error)))?;
+        let rings = rings.filter(|_| agreement.ring);
         // What does not come over io_uring nobody waits for: one thread is enough.
-        let threads = if cores.is_empty() { options.threads.max(1) } else { 1 };
+        let threads = if rings.is_none() { options.threads.max(1) } else { 1 };
         let mut devices = vec![device.clone()];
         while devices.len() < threads {
             // Without a queue of its own a thread shares that of the first.
@@ -180,19 +189,14 @@ impl Session {
         let dispatcher = Dispatcher::new(fs, WAITERS_MAX, options.report.clone());
         let interest = options.names_alone.then(Arc::default);
         let server = Server::new(dispatcher, agreement, device, interest);
-        let entry =
-            mount_point::mounted_at(&mountpoint).ok().flatten().ok_or_else(|| MountError::Refused {
-                action: "mount",
-                path: mountpoint.clone(),
-                why: "the kernel does not list it in /proc/self/mountinfo".into(),
-            })?;
+        let entry = mount_point::just_mounted_at(&mountpoint).map_err(undo)?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device };
-        let yields = options.yielding && !cores.is_empty() && Yielding::is_possible();
+        let yields = options.yielding && rings.is_some() && Yielding::is_possible();
         let yielding = yields.then(Yielding::default);
         let (report, files_ahead) = (options.report.clone(), options.files_ahead.clone());
         let guard = UnmountGuard { unmounter, armed: true };
-        Ok(Self { server, devices, cores, yielding, files_ahead, report, guard })
+        Ok(Self { server, devices, rings, yielding, files_ahead, report, guard })
     }
 
     /// What unmounts it, also while it runs.
@@ -207,7 +211,7 @@ impl Session {
 
     /// How requests come; never [`Transport::Automatic`].
     pub fn transport(&self) -> Transport {
-        if self.cores.is_empty() { Transport::Device } else { Transport::Uring }
+        if self.rings.is_some() { Transport::Uring } else { Transport::Device }
     }
 
     /// Serves requests until it is unmounted, by whomever. Every request that was read has been answered when it
@@ -215,13 +219,13 @@ impl Session {
     ///
     /// An error means that the connection broke, or was aborted, while it was mounted; it is unmounted then.
     pub fn run(self) -> io::Result<()> {
-        let Self { mut server, devices, cores, yielding, files_ahead, report, mut guard } = self;
+        let Self { mut server, devices, rings, yielding, files_ahead, report, mut guard } = self;
         if let Some(program) = files_ahead {
             // It only makes things faster.
             let Unmounter { mountpoint, device } = &guard.unmounter;
             server.files_ahead = FilesAhead::start(&program, mountpoint, device).ok();
         }
-        let served = serve_all(&server, &devices, &cores, yielding.as_ref(), &report);
+        let served = serve_all(&server, &devices, rings.as_ref(), yielding.as_ref(), &report);
         // What is still on the pool is answered first.
         drop(server);
         served?;
@@ -231,15 +235,17 @@ impl Session {
     }
 }
 
-/// The queues of each core for io_uring; none if it is not wanted or cannot be had.
-fn ring_cores(transport: Transport) -> Result<Vec<Vec<u16>>, MountError> {
-    if transport == Transport::Device {
-        return Ok(Vec::new());
-    }
-    match ring::cores().filter(|_| ring::is_possible()) {
-        Some(cores) => Ok(cores),
-        None if transport == Transport::Automatic => Ok(Vec::new()),
-        None => Err(MountError::Handshake(io::Error::other("io_uring is not available here"))),
+impl Rings {
+    /// None if they are not wanted or cannot be had.
+    fn new(transport: Transport) -> Result<Option<Self>, MountError> {
+        if transport == Transport::Device {
+            return Ok(None);
+        }
+        let rings = ring::cores().and_then(|cores| Some(Self { cores, way_back: WayBack::new().ok()? }));
+        if rings.is_none() && transport == Transport::Uring {
+            return Err(MountError::Handshake(io::Error::other("io_uring is not available here")));
+        }
+        Ok(rings)
     }
 }
 
@@ -256,10 +262,21 @@ impl Drop for WatchEnd<'_> {
 fn serve_all(
     server: &Server,
     devices: &[Arc<Device>],
-    cores: &[Vec<u16>],
+    rings: Option<&Rings>,
     yielding: Option<&Yielding>,
     report: &Report,
 ) -> io::Result<()> {
+    let cores = rings.map_or(&[][..], |rings| &rings.cores);
+    // If a core has no queue, all requests come over /dev/fuse.
+    let without_rings = Once::new();
+    let do_without = |error: io::Error| {
+        without_rings.call_once(|| {
+            report(&format!("requests do not come over io_uring: {error}"));
+            if let Some(Err(error)) = rings.map(|rings| rings.way_back.take(&devices[0])) {
+                report(&format!("requests may never come: {error}"));
+            }
+        });
+    };
     let (first, others) = devices.split_first().expect("there is a device for at least one thread");
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -281,14 +298,15 @@ fn serve_all(
             let serve = move || {
                 let served = ring::serve_core(first, server, yielding, cores.len(), queues);
                 let Err(error) = served else { return Ok(()) };
-                report(&format!("requests do not come over io_uring: {error}"));
-                // Queues that it does not want it leaves alone, and goes on at the device.
+                do_without(error);
                 receive(first, server, Forgets::AsTheyCome)
             };
             let name = format!("pando-ring-{}", queues[0]);
             let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, serve);
-            // The kernel would wait for its queue for ever.
-            threads.push(thread.unwrap_or_else(|error| panic!("no thread can be started: {error}")));
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => do_without(error),
+            }
         }
         let forgets = if cores.is_empty() { Forgets::AsTheyCome } else { Forgets::InLots };
         let mut result = receive(first, server, forgets);

@@ -8,6 +8,7 @@ mod cache_size;
 mod clone;
 mod daemon_memory;
 mod exchange;
+mod few_descriptors;
 mod files_ahead;
 mod fio;
 mod fsx;
@@ -122,6 +123,7 @@ const TESTS: &[Test] = &[
     test("snapshots", &["perl", "tar", "diff", "findmnt", "mountpoint", "fallocate"], snapshots::run),
     test("send", &["diff", "rsync", "awk", "xz", "tar"], send::run),
     test("git", &["git"], git::run),
+    test("few-descriptors", &["timeout", "umount"], few_descriptors::run),
     test("sqlite-rollback", &["sqlite3"], sqlite::rollback_journal),
     test("sqlite-wal", &["sqlite3"], sqlite::write_ahead_log),
     test("listings", &[], listings::run),

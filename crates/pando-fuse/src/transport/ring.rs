@@ -42,6 +42,9 @@ const REGISTER: u32 = 1;
 /// Takes an answer, and lends the slot again.
 const COMMIT_AND_FETCH: u32 = 2;
 
+/// The number of a queue that no machine has a core for.
+const NO_QUEUE: u16 = u16::MAX;
+
 /// Bytes from which on a read is long.
 const MUCH: u32 = 128 << 10;
 
@@ -85,16 +88,35 @@ impl Queue {
 
 type Ring = IoUring<Entry128, cqueue::Entry>;
 
+/// A ring that belongs to the thread which enables it.
 fn new_ring(entries: usize) -> io::Result<Ring> {
     let mut builder = Ring::builder();
     // Completions wait for the thread to come for them instead of interrupting it.
-    builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
+    builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all().setup_r_disabled();
     builder.build(entries as u32)
 }
 
-/// Whether this process may have rings as they are needed here.
-pub(crate) fn is_possible() -> bool {
-    new_ring(1).is_ok()
+/// The way back to /dev/fuse, once the kernel was promised queues: it holds all requests until each core has one, or one is refused.
+pub(crate) struct WayBack {
+    ring: Mutex<Ring>,
+}
+
+impl WayBack {
+    /// Made before the promise, when failing is still harmless; it fails where this process may not have rings as they are needed here.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { ring: Mutex::new(new_ring(1)?) })
+    }
+
+    /// Has the kernel send requests over /dev/fuse, by asking for a queue that it must refuse. Without effect once all cores have theirs,
+    /// or it has refused one.
+    pub(crate) fn take(&self, device: &Device) -> io::Result<()> {
+        let mut ring = self.ring.lock();
+        ring.submitter().register_enable_rings()?;
+        let entry = command(device.as_raw_fd(), REGISTER, NO_QUEUE, 0, None);
+        // SAFETY: the command names no memory.
+        unsafe { ring.submission().push(&entry) }.expect("the ring has an entry");
+        ring.submit_and_wait(1).map(drop)
+    }
 }
 
 /// The cores of the machine, each with the numbers of the queues that its thread serves: its own, and the first core
@@ -175,7 +197,7 @@ fn slots_of_a_queue(cores: usize) -> usize {
 }
 
 /// Serves the queues of one of so many cores on this thread until the file system is unmounted. An error means that the kernel does
-/// not want them; it goes on over /dev/fuse then.
+/// not want them, and goes on over /dev/fuse, or that they cannot be had: then it waits until that is told to it ([`WayBack`]).
 pub(crate) fn serve_core(
     device: &Device,
     server: &Server,
@@ -196,9 +218,11 @@ pub(crate) fn serve_core(
     let server_thread = std::thread::current().id();
     let kept = AtomicUsize::new(0);
     let queue = Queue { answered: Mutex::default(), wake, server: server_thread, own, kept };
+    // One entry more, for what wakes it.
+    let ring = new_ring((slots + 1).next_power_of_two())?;
+    ring.submitter().register_enable_rings()?;
     let mut thread = Thread {
-        // One entry more, for what wakes it.
-        ring: new_ring((slots + 1).next_power_of_two())?,
+        ring,
         device: device.as_raw_fd(),
         server,
         queue: Arc::new(queue),
@@ -278,12 +302,8 @@ impl Thread<'_> {
     }
 
     /// A command about a slot.
-    fn command(&self, command: u32, index: usize, commit_id: u64, address: Option<u64>) -> Entry128 {
-        let mut arguments = [0; 80];
-        arguments[8..16].copy_from_slice(&commit_id.to_ne_bytes());
-        arguments[16..18].copy_from_slice(&self.queue_of[index].to_ne_bytes());
-        let command = opcode::UringCmd80::new(types::Fd(self.device), command).cmd(arguments).addr(address);
-        command.build().user_data(index as u64)
+    fn command(&self, number: u32, index: usize, commit_id: u64, address: Option<u64>) -> Entry128 {
+        command(self.device, number, self.queue_of[index], commit_id, address).user_data(index as u64)
     }
 
     fn lend(&mut self, slot: Slot, entry: &Entry128) {
@@ -340,6 +360,14 @@ impl Drop for Thread<'_> {
         // After a failure the kernel may still have them: better lost than given away.
         self.lent.drain(..).for_each(std::mem::forget);
     }
+}
+
+/// A command about a queue.
+fn command(device: RawFd, number: u32, queue: u16, commit_id: u64, address: Option<u64>) -> Entry128 {
+    let mut arguments = [0; 80];
+    arguments[8..16].copy_from_slice(&commit_id.to_ne_bytes());
+    arguments[16..18].copy_from_slice(&queue.to_ne_bytes());
+    opcode::UringCmd80::new(types::Fd(device), number).cmd(arguments).addr(address).build()
 }
 
 /// Whether to enter the ring again after this error.

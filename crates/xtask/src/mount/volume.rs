@@ -212,6 +212,11 @@ impl Volume {
         self.options = options.iter().map(|option| option.to_string()).collect();
     }
 
+    /// What it is in.
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
     /// The process that serves the mount, if there is one.
     pub fn daemon_id(&self) -> Option<u32> {
         self.daemon.as_ref().map(Child::id)
