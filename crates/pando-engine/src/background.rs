@@ -21,6 +21,10 @@ use crate::{Error, Result};
 /// How long a thread that waits for background work sleeps before it looks again by itself.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
+/// For how long a tree may keep nodes that are covered by a range delete, and edges that moves have left in its root. Of moves and deletes one
+/// after the other each would have to wake the thread that takes them out, and give way to it.
+const TIDYING_GATHERS: Duration = Duration::from_millis(10);
+
 /// How often a change waits for room before it goes on without: background work that cannot make any, on a full volume
 /// say, must not hold up what could.
 const WAITS_MAX: u32 = 100;
@@ -56,6 +60,8 @@ pub(crate) struct Signals {
 #[derive(Default)]
 struct State {
     tree: bool,
+    /// What a tree has to do may gather.
+    tree_soon: bool,
     log: bool,
     stop: bool,
 }
@@ -106,6 +112,16 @@ impl Signals {
             let mut state = self.state.lock();
             if !state.tree {
                 state.tree = true;
+                self.tree.notify_one();
+            }
+        }
+    }
+
+    fn wake_tree_soon(&self) {
+        if self.background == Background::Threads {
+            let mut state = self.state.lock();
+            if !state.tree && !state.tree_soon {
+                state.tree_soon = true;
                 self.tree.notify_one();
             }
         }
@@ -162,6 +178,8 @@ impl Volume {
             || self.cache.dirty_bytes() > self.dirty_goal()
         {
             self.signals.wake_tree();
+        } else if self.trees_want_tidying() {
+            self.signals.wake_tree_soon();
         }
         if self.log.used_bytes() >= self.log.capacity() / 2 || self.wants_space(0) {
             self.signals.want_checkpoint();
@@ -175,6 +193,10 @@ impl Volume {
                 || load.edges > self.shape.fanout * 2
                 || load.wounds >= HEALING_DUE
         })
+    }
+
+    fn trees_want_tidying(&self) -> bool {
+        Tree::ALL.into_iter().any(|tree| self.root(tree).covered.load(Ordering::Relaxed))
     }
 
     /// What waits in a root for maintenance.
@@ -325,13 +347,16 @@ impl Volume {
         loop {
             {
                 let mut state = self.signals.state.lock();
-                if !state.tree && !state.stop {
+                if !state.tree && !state.tree_soon && !state.stop {
                     self.signals.tree.wait_for(&mut state, WAIT_MAX * 10);
+                }
+                if state.tree_soon && !state.tree && !state.stop {
+                    self.signals.tree.wait_for(&mut state, TIDYING_GATHERS);
                 }
                 if state.stop {
                     return;
                 }
-                state.tree = false;
+                (state.tree, state.tree_soon) = (false, false);
             }
             loop {
                 match self.tree_step() {

@@ -211,7 +211,6 @@ impl Volume {
         drop(state);
         if covers {
             self.root(tree).covered.store(true, Ordering::Relaxed);
-            self.wake_maintenance();
         }
     }
 
@@ -233,7 +232,6 @@ impl Volume {
         drop(state);
         // The root may have more edges than it should now.
         self.root(tree).covered.store(true, Ordering::Relaxed);
-        self.wake_maintenance();
     }
 
     /// The straight-to-leaf path (FAST16, 2.1): messages whose whole path is in memory, and whose keys nothing on that
