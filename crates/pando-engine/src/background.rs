@@ -457,5 +457,7 @@ pub(crate) fn start(volume: &Arc<Volume>) -> std::io::Result<Vec<std::thread::Jo
         let volume = volume.clone();
         threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&volume))?);
     }
+    // A replay leaves work behind, and wakes nobody.
+    volume.wake_workers();
     Ok(threads)
 }

@@ -353,11 +353,16 @@ pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(top.filter(|(kind, _)| kind == FILE_SYSTEM_TYPE).map(|(_, entry)| entry))
 }
 
-/// The PandoFS that was mounted here a moment ago.
+/// The PandoFS that was mounted here a moment ago. It is unmounted if nothing can be learned of it; what somebody else has put in its place
+/// stays.
 pub(crate) fn just_mounted_at(path: &Path) -> Result<MountEntry, MountError> {
-    let not_listed = || io::Error::other("the kernel does not list it in /proc/self/mountinfo");
-    let entry = mounted_at(path).and_then(|entry| entry.ok_or_else(not_listed));
-    entry.map_err(|error| MountError::Refused { action: "mount", path: path.to_owned(), why: words(&error) })
+    let refuse = |why| MountError::Refused { action: "mount", path: path.to_owned(), why };
+    let entry = mounted_at(path).map_err(|error| {
+        // The first error is the one to tell.
+        let _ = unmount(path, true);
+        refuse(words(&error))
+    })?;
+    entry.ok_or_else(|| refuse("the kernel does not list it in /proc/self/mountinfo".to_owned()))
 }
 
 /// The lines of a mountinfo file, with their file system types.

@@ -172,14 +172,13 @@ impl Session {
             acls: options.default_permissions,
             ring,
         };
-        // The first error is the one to tell.
-        let undo = |error| {
+        let agreement = handshake(&device, wishes).map_err(|error| {
+            // The first error is the one to tell.
             let _ = mount_point::unmount(&mountpoint, true);
-            error
-        };
-        let agreement = handshake(&device, wishes).map_err(|error| undo(MountError::Handshake(error)))?;
+            MountError::Handshake(error)
+        })?;
         let rings = rings.filter(|_| agreement.ring);
-        // What does not come over io_uring nobody waits for: one thread is enough.
+        // What does not come over io_uring nobody waits for: one thread is enough. If it turns out that all does, cores without a queue help.
         let threads = if rings.is_none() { options.threads.max(1) } else { 1 };
         let mut devices = vec![device.clone()];
         while devices.len() < threads {
@@ -189,7 +188,7 @@ impl Session {
         let dispatcher = Dispatcher::new(fs, WAITERS_MAX, options.report.clone());
         let interest = options.names_alone.then(Arc::default);
         let server = Server::new(dispatcher, agreement, device, interest);
-        let entry = mount_point::just_mounted_at(&mountpoint).map_err(undo)?;
+        let entry = mount_point::just_mounted_at(&mountpoint)?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device };
         let yields = options.yielding && rings.is_some() && Yielding::is_possible();
@@ -308,7 +307,7 @@ fn serve_all(
                 Err(error) => do_without(error),
             }
         }
-        let forgets = if cores.is_empty() { Forgets::AsTheyCome } else { Forgets::InLots };
+        let forgets = rings.map_or(Forgets::AsTheyCome, |rings| Forgets::InLotsUntil(&rings.way_back));
         let mut result = receive(first, server, forgets);
         for thread in threads {
             result = result.and(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

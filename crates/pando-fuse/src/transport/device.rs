@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::io::Errno;
 
+use super::ring::WayBack;
 use super::{Reply, clone};
 use crate::negotiate::{Agreement, Wishes, negotiate};
 use crate::protocol::{
@@ -29,12 +30,13 @@ const FORGETS_GATHER: Duration = Duration::from_millis(1);
 const FORGETS_SOON: u32 = 1024;
 
 /// How FORGETs are taken, which are sent one for each file that was deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Forgets {
+#[derive(Clone, Copy)]
+pub(crate) enum Forgets<'a> {
     AsTheyCome,
     /// Those of [`FORGETS_GATHER`] with one read. Whoever deletes files would wake the thread that waits in its read for each of them. Only
-    /// where nobody waits for what else it receives, and not while files that are not forgotten yet are in somebody's way.
-    InLots,
+    /// where nobody waits for what else it receives, thus not once the way back is taken, and not while files that are not forgotten yet are
+    /// in somebody's way.
+    InLotsUntil(&'a WayBack),
 }
 
 /// How soon forgets are taken that might come in lots.
@@ -143,7 +145,7 @@ impl AsRawFd for Device {
 
 /// Serves requests on this thread until the file system is unmounted. An error means that the connection broke or was
 /// aborted.
-pub(crate) fn receive(device: &Arc<Device>, server: &Server, forgets: Forgets) -> io::Result<()> {
+pub(crate) fn receive(device: &Arc<Device>, server: &Server, forgets: Forgets<'_>) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut pace = Pace::default();
     while let Some(bytes) = device.read(&mut buffer)? {
@@ -154,7 +156,10 @@ pub(crate) fn receive(device: &Arc<Device>, server: &Server, forgets: Forgets) -
             Err(_) => reply.send(Answer::Refused(Errno::INVAL)),
         }
         let is_forget = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET);
-        if is_forget && forgets == Forgets::InLots && pace.gathers(server.wants_forgets_soon()) {
+        if is_forget
+            && matches!(forgets, Forgets::InLotsUntil(way_back) if !way_back.is_taken())
+            && pace.gathers(server.wants_forgets_soon())
+        {
             std::thread::sleep(FORGETS_GATHER);
         }
     }

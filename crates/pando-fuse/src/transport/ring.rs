@@ -13,8 +13,8 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread::ThreadId;
 
 use io_uring::squeue::Entry128;
@@ -96,26 +96,49 @@ fn new_ring(entries: usize) -> io::Result<Ring> {
     builder.build(entries as u32)
 }
 
+/// Submits what is there and waits for a completion; `Ok` without one if it is to be tried again.
+fn enter(ring: &Ring) -> io::Result<()> {
+    match ring.submit_and_wait(1) {
+        Err(error) if matches!(error.raw_os_error(), Some(code) if is_passing(code)) => Ok(()),
+        entered => entered.map(drop),
+    }
+}
+
 /// The way back to /dev/fuse, once the kernel was promised queues: it holds all requests until each core has one, or one is refused.
 pub(crate) struct WayBack {
     ring: Mutex<Ring>,
+    is_taken: AtomicBool,
 }
 
 impl WayBack {
     /// Made before the promise, when failing is still harmless; it fails where this process may not have rings as they are needed here.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { ring: Mutex::new(new_ring(1)?) })
+        Ok(Self { ring: Mutex::new(new_ring(1)?), is_taken: AtomicBool::new(false) })
     }
 
-    /// Has the kernel send requests over /dev/fuse, by asking for a queue that it must refuse. Without effect once all cores have theirs,
-    /// or it has refused one.
+    /// Has the kernel send requests over /dev/fuse, by asking for a queue that it must refuse; once, from any thread. Without effect if all
+    /// cores have theirs, or it has refused one.
     pub(crate) fn take(&self, device: &Device) -> io::Result<()> {
+        // Who receives there is to know before requests come.
+        self.is_taken.store(true, Relaxed);
         let mut ring = self.ring.lock();
         ring.submitter().register_enable_rings()?;
         let entry = command(device.as_raw_fd(), REGISTER, NO_QUEUE, 0, None);
         // SAFETY: the command names no memory.
         unsafe { ring.submission().push(&entry) }.expect("the ring has an entry");
-        ring.submit_and_wait(1).map(drop)
+        loop {
+            enter(&ring)?;
+            let Some(completed) = ring.completion().next() else { continue };
+            return match completed.result() {
+                ..0 => Ok(()),
+                _ => Err(io::Error::other("the kernel takes a queue that no core has")),
+            };
+        }
+    }
+
+    /// True if requests come over /dev/fuse after all.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.is_taken.load(Relaxed)
     }
 }
 
@@ -254,11 +277,7 @@ impl Thread<'_> {
         let (mut completed, mut answered) = (Vec::new(), Vec::new());
         while self.slots > 0 {
             self.yield_or_not();
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => {}
-                Err(error) if matches!(error.raw_os_error(), Some(code) if is_passing(code)) => {}
-                Err(error) => return Err(error),
-            }
+            enter(&self.ring)?;
             completed.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
             let is_one = completed.len() == 1;
             for (number, result) in completed.drain(..) {

@@ -66,12 +66,12 @@ fn start(context: &Context, volume: &Volume, descriptors: u32) -> Result<Child, 
 fn serve(context: &Context, volume: &Volume, daemon: &mut Child) -> Result<Became, Failure> {
     let root = &volume.root;
     until("it is mounted, or refused", || Ok(is_listed(root)? || has_ended(daemon, root)?))?;
-    // It may be mounted for a moment, and refused then.
     let used = in_time("echo text > $0/file && grep -q text $0/file && ls $0 > $0/list", root);
-    let unmounted = used.and_then(|()| in_time("umount -i $0", root));
-    let is_refused = unmounted.is_err() && !is_listed(root)?;
-    if !is_refused {
-        unmounted?;
+    let served = used.and_then(|()| in_time("umount -i $0", root));
+    let is_refused = served.is_err();
+    if is_refused {
+        // It may have been mounted for a moment.
+        until("no mount is left", || Ok(!is_listed(root)?)).or(served)?;
     }
     until("the daemon has ended", || has_ended(daemon, root))?;
     let path = context.work.join("said");
