@@ -233,10 +233,14 @@ impl Volume {
         Err(Error::NoSpace)
     }
 
-    /// Bytes that must stay free: what copy on write of all dirty nodes takes, and a reserve for what reclaiming space
-    /// needs itself.
+    /// Bytes that must stay free: what is to be written, and a reserve for what reclaiming space needs itself.
     pub(crate) fn space_needed(&self) -> u64 {
-        self.cache.dirty_bytes() + self.space_reserve()
+        self.space_to_be_written() + self.space_reserve()
+    }
+
+    /// What copy on write of all dirty nodes takes, and what a recovery writes beside it.
+    pub(crate) fn space_to_be_written(&self) -> u64 {
+        self.cache.dirty_bytes() + self.bound_bytes.load(Ordering::Relaxed)
     }
 
     /// The part of the volume that only reclaiming may use.

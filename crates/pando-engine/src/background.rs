@@ -237,9 +237,9 @@ impl Volume {
     /// which it gets there, so that none of it is missed on its way.
     pub(crate) fn checkpoint_releases(&self) -> bool {
         let dead = self.dead_bytes.load(Ordering::Relaxed);
-        let dirty = self.cache.dirty_bytes();
+        let to_be_written = self.space_to_be_written();
         let counters = self.allocator.counters();
-        counters.deferred + dirty + dead > counters.capacity / 128
+        counters.deferred + to_be_written + dead > counters.capacity / 128
     }
 
     /// True if the cache is within its budget, and maintenance not far behind, for a change of so many bytes.

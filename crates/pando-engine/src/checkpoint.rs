@@ -44,6 +44,8 @@ struct Cut {
     version: Version,
     live: RootPair,
     next_generation: u64,
+    /// Of [`Volume::bound_bytes`], what lies before it.
+    bound_bytes: u64,
 }
 
 impl Volume {
@@ -87,6 +89,7 @@ impl Volume {
         self.write_superblock(&superblock)?;
         *self.superblock.lock() = superblock;
         self.log.reclaim(cut.log);
+        self.bound_bytes.fetch_sub(cut.bound_bytes, Ordering::Relaxed);
         self.release_version(cut.version);
         Ok(())
     }
@@ -107,6 +110,7 @@ impl Volume {
         let sequencer = self.sequencer.lock();
         let _gate = self.gate.write();
         let (interval, dirty) = self.cache.cut();
+        let bound_bytes = self.bound_bytes.load(Ordering::Relaxed);
         let root = |tree| {
             let node = self.root(tree).read();
             Root { node: node.id, height: node.state.read().height }
@@ -120,6 +124,7 @@ impl Volume {
             live: RootPair { metadata: root(Tree::Metadata), data: root(Tree::Data) },
             // Every node of this checkpoint is still to be written with a generation above what the counter says now.
             next_generation: self.next_generation.load(Ordering::Relaxed) + (1 << 20),
+            bound_bytes,
         };
         drop(sequencer);
         self.stats.cut_micros.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);

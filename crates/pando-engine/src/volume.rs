@@ -68,6 +68,8 @@ pub(crate) struct Volume {
     pub(crate) reclaiming: AtomicBool,
     /// Bytes that waiting deletes free once they come down to their leaves, about: see [`crate::Batch::note_freed`].
     pub(crate) dead_bytes: AtomicU64,
+    /// Bytes that the log names in their places since the last checkpoint. A recovery keeps those places and writes the bytes anew.
+    pub(crate) bound_bytes: AtomicU64,
     /// Nodes behind which damage keeps maintenance from working.
     pub(crate) damaged: Mutex<HashSet<NodeId>>,
     /// Nodes that nothing names any more, to be taken apart.
@@ -125,6 +127,7 @@ impl Volume {
             deletes_wait: AtomicBool::new(true),
             reclaiming: AtomicBool::new(false),
             dead_bytes: AtomicU64::new(dead_before),
+            bound_bytes: AtomicU64::new(0),
             damaged: Mutex::default(),
             doomed: Mutex::default(),
             pins: Mutex::default(),

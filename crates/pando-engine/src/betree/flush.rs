@@ -67,7 +67,7 @@ impl Volume {
     /// True if a flush finds room for the leaf that it makes dirty. It may use half of the reserve: that is what it is for.
     /// The other half stays, for nodes that need long runs of free space.
     pub(crate) fn has_space_to_flush(&self) -> bool {
-        self.allocator.counters().usable > self.cache.dirty_bytes() + self.space_reserve() / 2
+        self.allocator.counters().usable > self.space_to_be_written() + self.space_reserve() / 2
     }
 
     /// Flushes until the messages that wait in a node are within their budget, or a clone waits for the token.

@@ -20,6 +20,7 @@ use pando_format::{BlockEntry, Compression, Extent, Lsn, NodeId, Operation, Part
 
 use super::batch::{Binder, Record};
 use crate::Result;
+use crate::apply::space_for;
 use crate::betree::leaf::{Basement, Leaf};
 use crate::betree::node::{Body, CachedNode, Image, NodeRef};
 use crate::cache::write_back::{Cause, Written};
@@ -74,7 +75,11 @@ impl Binder for Volume {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
+        // No cut comes between what is counted and what is bound.
         let _token = self.eviction.lock();
+        if !self.has_space_to_bind(&runs) {
+            return Ok(Vec::new());
+        }
         let targets = self.leaves_of(&runs);
         let written = self.write_filled(targets.values())?;
         for target in targets.values() {
@@ -92,6 +97,9 @@ impl Binder for Volume {
             self.pass_whole(&target.node);
         }
         let bindings: Vec<_> = runs.iter().filter_map(Run::binding).collect();
+        let pieces = bindings.iter().flat_map(|binding| &binding.pieces);
+        let bytes = pieces.map(|piece| u64::from(piece.length)).sum();
+        self.bound_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.stats.runs_bound.fetch_add(bindings.len() as u64, Ordering::Relaxed);
         Ok(bindings)
     }
@@ -135,6 +143,12 @@ impl Volume {
     /// True if blocks are bound to places at all. A compressed block has none of its own on the device.
     fn binds(&self) -> bool {
         self.options.late_binding && self.compression == Compression::None
+    }
+
+    /// True if a recovery finds room for the runs beside the places that they are bound to, which it keeps.
+    fn has_space_to_bind(&self, runs: &[Run<'_>]) -> bool {
+        let bytes: usize = runs.iter().map(|run| run.bytes.len()).sum();
+        self.allocator.counters().usable >= self.space_needed() + space_for(bytes as u64)
     }
 
     /// The leaves in memory that hold blocks of the runs now.
