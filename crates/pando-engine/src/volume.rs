@@ -159,8 +159,11 @@ impl Volume {
 
     /// Does away with a node that no tree leads to any more. The caller holds the gate and the node's lock.
     pub(crate) fn drop_node(&self, node: &NodeRef, state: &mut Node) {
-        // A checkpoint may still have to write what it was at the cut.
-        self.mark_dirty(node, state);
+        if state.dirty.is_some() {
+            // A checkpoint may still have to write what it was at the cut. Nothing else keeps it in memory.
+            self.mark_dirty(node, state);
+            self.cache.forget_dirty(node);
+        }
         state.dropped = true;
         state.dirty = None;
         self.discount(state);

@@ -153,6 +153,9 @@ impl Volume {
     pub(crate) fn give_image_back(&self, node: &NodeRef) {
         let mut state = node.state.write();
         state.writing = false;
+        if state.dropped {
+            return;
+        }
         self.note_dirty(node, &mut state);
         self.account(&mut state);
     }

@@ -9,6 +9,8 @@
 //! streams by ([`passing`]) come after every node's lock and are held for a few instructions. Who waits for somebody else's read holds
 //! no lock.
 
+#[cfg(test)]
+mod dropped_tests;
 pub(crate) mod evict;
 mod in_flight;
 pub(crate) mod load;
@@ -22,6 +24,7 @@ pub(crate) mod write_back;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use pando_format::NodeId;
@@ -140,8 +143,13 @@ impl NodeCache {
     pub(crate) fn forget_written(&self, node: &NodeRef) {
         let state = node.state.read();
         if state.dirty.is_none() {
-            self.dirty.lock().retain(|other| !std::sync::Arc::ptr_eq(other, node));
+            self.forget_dirty(node);
         }
+    }
+
+    /// Takes a node off the list of dirty ones.
+    pub(crate) fn forget_dirty(&self, node: &NodeRef) {
+        self.dirty.lock().retain(|other| !Arc::ptr_eq(other, node));
     }
 
     /// The nodes that became dirty in the interval that is going on.
@@ -191,8 +199,11 @@ impl Volume {
         state.dirty == Some(self.cache.interval())
     }
 
-    /// Brings the cache's counts in line after a node changed.
+    /// Brings the cache's counts in line after a node changed. A dropped one counts no more, whoever still holds it.
     pub(crate) fn account(&self, state: &mut Node) {
+        if state.dropped {
+            return;
+        }
         let memory = state.memory();
         self.cache.memory.fetch_add(memory as i64 - state.counted as i64, Ordering::Relaxed);
         state.counted = memory;
