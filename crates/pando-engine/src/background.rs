@@ -334,6 +334,17 @@ impl Volume {
         if self.options.read_only {
             return Ok(false);
         }
+        match self.shrink_cache() {
+            Err(Error::NoSpace) => {
+                // A checkpoint writes the same nodes, and releases where they lay before.
+                self.want_checkpoint();
+                Ok(false)
+            }
+            other => other,
+        }
+    }
+
+    fn shrink_cache(&self) -> Result<bool> {
         if self.wants_eviction() && self.evict()? {
             return Ok(true);
         }
