@@ -91,10 +91,22 @@ impl Volume {
     }
 
     /// Reads a node's header; false if there is no such node any more.
-    fn load_node(&self, id: NodeId) -> Result<bool> {
+    pub(super) fn load_node(&self, id: NodeId) -> Result<bool> {
         loop {
             let Some(entry) = self.table.lookup(id) else { return Ok(false) };
-            let header = self.read_header(id, &entry)?;
+            // Never written: a new node, which enters the table a moment before the cache, and stays there until it is written.
+            if entry.extents.is_empty() {
+                if self.cache.peek(id).is_some() {
+                    return Ok(true);
+                }
+                std::thread::yield_now();
+                continue;
+            }
+            let header = match self.read_header(id, &entry) {
+                // What lay there was written over after the node had moved: look it up again.
+                Err(Error::Damaged { .. }) if self.table.generation(id) != Some(entry.generation) => continue,
+                header => header?,
+            };
             let mut state = self.node_of(header, entry.clone());
             let mut shard = self.cache.shard(id).lock();
             // CACHE-1: between the read and now the node may have been loaded, changed, written and evicted.

@@ -14,6 +14,8 @@ mod dropped_tests;
 pub(crate) mod evict;
 mod in_flight;
 pub(crate) mod load;
+#[cfg(test)]
+mod load_tests;
 mod passing;
 pub(crate) mod read_ahead;
 #[cfg(test)]

@@ -1,0 +1,129 @@
+//! A node that moves while it is read (CACHE-1).
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_format::{NodeId, Tree};
+use parking_lot::Mutex;
+
+use crate::betree::node::Body;
+use crate::volume::Volume;
+use crate::{Background, Batch, Engine, Error, FormatOptions, Options};
+
+/// A device in memory on which a node moves, and its old place is written over, before the next read comes to it.
+struct Moving {
+    inner: MemoryDevice,
+    volume: OnceLock<Weak<Volume>>,
+    node: Mutex<Option<NodeId>>,
+}
+
+impl Moving {
+    fn move_node(&self, id: NodeId) {
+        let volume = self.volume.get().and_then(Weak::upgrade).expect("the volume is open");
+        let before = volume.table.lookup(id).expect("the node is there");
+        let node = volume.node(id).unwrap();
+        {
+            let _gate = volume.gate.read_recursive();
+            let mut state = node.state.write();
+            volume.mark_dirty(&node, &mut state);
+            volume.account(&mut state);
+        }
+        drop(node);
+        assert!(volume.write_back_one().unwrap());
+        assert_ne!(volume.table.generation(id), Some(before.generation), "the node has not moved");
+        for extent in &before.extents {
+            let pieces = vec![vec![0xaa; extent.length as usize].into()];
+            self.inner.write(&[WriteRequest { offset: extent.offset, pieces }]).unwrap();
+        }
+    }
+}
+
+impl Device for Moving {
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+        let node = self.node.lock().take();
+        if let Some(id) = node {
+            self.move_node(id);
+        }
+        self.inner.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+        self.inner.write(batch)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.inner.discard(offset, length)
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+}
+
+/// A volume of several leaves that has just been opened, and a leaf that is not in memory.
+fn cold() -> (Engine, Arc<Moving>, NodeId) {
+    let inner = MemoryDevice::new(64 << 20);
+    let device = Arc::new(Moving { inner, volume: OnceLock::new(), node: Mutex::default() });
+    let format = FormatOptions {
+        node_bytes: Some(64 << 10),
+        basement_bytes: Some(4 << 10),
+        ..FormatOptions::default()
+    };
+    Engine::format(device.clone(), &format).unwrap();
+    let options = Options { background: Background::Manual, ..Options::default() };
+    let engine = Engine::open(device.clone(), options.clone()).unwrap();
+    for number in 0..400u32 {
+        let mut batch = Batch::new();
+        batch.put(Tree::Data, number.to_be_bytes().to_vec(), vec![number as u8; 1024]);
+        engine.apply(batch).unwrap();
+        while engine.background_step().unwrap() {}
+    }
+    engine.close().unwrap();
+    drop(engine);
+    let engine = Engine::open(device.clone(), options).unwrap();
+    assert!(device.volume.set(Arc::downgrade(engine.volume())).is_ok());
+    let root = engine.volume().root(Tree::Data).read().clone();
+    let leaf = match &root.state.read().body {
+        Body::Interior(interior) => interior.children[0].id,
+        Body::Leaf(_) => panic!("the tree has one leaf"),
+    };
+    assert!(engine.volume().cache.peek(leaf).is_none(), "the leaf is in memory");
+    (engine, device, leaf)
+}
+
+#[test]
+fn a_node_that_moves_while_its_header_is_read_is_not_damaged() {
+    let (engine, device, leaf) = cold();
+    *device.node.lock() = Some(leaf);
+    engine.volume().node(leaf).expect("the node is whole in its new place");
+    let value = engine.waiting(|| engine.get(Tree::Data, &0u32.to_be_bytes())).unwrap();
+    assert_eq!(value.as_deref(), Some(&[0; 1024][..]));
+}
+
+#[test]
+fn a_header_that_is_damaged_where_it_should_be_is_damage() {
+    let (engine, device, leaf) = cold();
+    let entry = engine.volume().table.lookup(leaf).unwrap();
+    let pieces = vec![vec![0xaa; 4096].into()];
+    device.inner.write(&[WriteRequest { offset: entry.extents[0].offset, pieces }]).unwrap();
+    assert!(matches!(engine.volume().node(leaf), Err(Error::Damaged { .. })));
+}
+
+/// Who missed a node that is gone may ask for its id when a new node has it.
+#[test]
+fn a_node_that_was_never_written_is_found_in_the_cache() {
+    let (engine, _, _) = cold();
+    let volume = engine.volume();
+    let _gate = volume.gate.read_recursive();
+    let node = crate::betree::node::Node::empty_leaf(pando_format::KeyRange::all(), Default::default());
+    let node = volume.add_node(Tree::Data, node);
+    assert_eq!(volume.load_node(node.id), Ok(true));
+}
