@@ -36,6 +36,11 @@ pub enum Error {
         /// What was found instead.
         what: String,
     },
+    /// The volume uses features that this version does not know, and so must not do with it what was asked.
+    Unsupported {
+        /// Which features: one sentence.
+        what: String,
+    },
     /// There is no space, but the next checkpoint releases some; nothing has been changed. Let go of all locks, call
     /// [`crate::Engine::make_room`], which waits for that checkpoint, and try again as long as [`Refusals`] allow.
     Busy,
@@ -79,7 +84,10 @@ impl std::fmt::Display for Error {
         match self {
             Self::Miss(miss) => write!(f, "node {} is not in memory", miss.node.0),
             Self::Device(error) => error.fmt(f),
-            Self::Damaged { what } | Self::NotAVolume { what } | Self::Invalid { what } => f.write_str(what),
+            Self::Damaged { what }
+            | Self::NotAVolume { what }
+            | Self::Unsupported { what }
+            | Self::Invalid { what } => f.write_str(what),
             Self::Busy => f.write_str("there is no space before the next checkpoint"),
             Self::NoSpace => f.write_str("the volume is full"),
             Self::ReadOnly { why } => write!(f, "the volume is read-only: {why}"),

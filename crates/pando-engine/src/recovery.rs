@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use pando_device::{Buffer, Device, ReadRequest};
 use pando_format::superblock::{LABEL_LENGTH_MAX, MARGIN_LENGTH, SUPERBLOCK_LENGTH, superblock_offsets};
+use pando_format::version::Access;
 use pando_format::{
     Features, KeyRange, Lsn, Msn, NodeId, Region, Root, RootPair, Superblock, TableRoot, Tree,
 };
@@ -201,9 +202,24 @@ pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
     }
 }
 
+/// Refuses what this version may not do with a volume that uses these features.
+fn check_features(features: &Features, read_only: bool) -> Result<()> {
+    match features.access().map_err(|error| Error::Unsupported { what: error.to_string() })? {
+        Access::ReadOnly if !read_only => Err(Error::Unsupported {
+            what: format!(
+                "the volume uses read-only compatible features {:#x} that are unknown to this version; open it \
+                 read-only",
+                features.unknown_to_writers()
+            ),
+        }),
+        Access::ReadOnly | Access::ReadWrite => Ok(()),
+    }
+}
+
 /// Opens a volume and replays its log.
 pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> {
     let superblock = read_superblock(&*device)?;
+    check_features(&superblock.features, options.read_only)?;
     let allocator = Arc::new(Allocator::new(&superblock.node_regions));
     let next = NodeId(superblock.next_node);
     let table = BlockTable::load(superblock.volume, allocator.clone(), &*device, superblock.table, next)?;

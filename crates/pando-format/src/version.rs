@@ -40,10 +40,15 @@ impl Features {
         if unknown != 0 {
             return Err(FormatError::Features { unknown });
         }
-        match self.read_only_compatible & !Self::UNDERSTOOD.read_only_compatible {
+        match self.unknown_to_writers() {
             0 => Ok(Access::ReadWrite),
             _ => Ok(Access::ReadOnly),
         }
+    }
+
+    /// Those that only matter to writers and are unknown here.
+    pub fn unknown_to_writers(&self) -> u64 {
+        self.read_only_compatible & !Self::UNDERSTOOD.read_only_compatible
     }
 }
 
