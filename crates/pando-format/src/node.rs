@@ -7,7 +7,8 @@
 //!
 //! * FMT-5 an interior node has one edge more than pivots, and one part per edge; a leaf has one first key per part.
 //! * FMT-6 pivots strictly rise; first keys strictly rise.
-//! * FMT-7 parts lie behind the header in their order and do not overlap; an empty buffer has stored length 0.
+//! * FMT-7 parts lie behind the header in their order and do not overlap; an empty buffer has stored length 0,
+//!   and a leaf has no empty part.
 
 use std::fmt;
 
@@ -198,6 +199,9 @@ impl NodeHeader {
                 }
                 if first_keys.len() != self.parts.len() {
                     return wrong("first keys", first_keys.len() as u64, "one per part (FMT-5)");
+                }
+                if self.parts.iter().any(|part| part.stored_length == 0) {
+                    return wrong("stored length of a leaf's part", 0, "above 0 (FMT-7)");
                 }
                 if let Some(at) = first_fall(first_keys) {
                     return wrong("first key", at, "above the one before (FMT-6)");

@@ -108,6 +108,20 @@ fn a_wrong_raw_length_is_found_without_trusting_it() {
     }
 }
 
+/// Whoever reads parts of a leaf in order relies on that each is there.
+#[test]
+fn a_leaf_with_a_part_that_is_not_stored_is_damaged() {
+    let mut bytes = sample::leaf_node().0.encode();
+    let part = &sample::leaf_node().0.parts[0];
+    let checksum = part.checksum.to_le_bytes();
+    let at = bytes.windows(8).position(|window| window == checksum).unwrap();
+    // The stored length, the raw length and the compression stand before the checksum.
+    bytes[at - 12..at - 3].fill(0);
+    reseal(Structure::NodeHeader, &mut bytes);
+    let error = NodeHeader::decode(&bytes.into()).unwrap_err();
+    assert!(error.to_string().contains("stored length of a leaf's part"), "{error}");
+}
+
 #[test]
 fn another_version_is_named() {
     for (structure, mut bytes, decode) in sealed() {
