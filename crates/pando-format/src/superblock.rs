@@ -242,21 +242,24 @@ impl Superblock {
         if self.fanout < 2 {
             return Err(reader.wrong("fan-out", self.fanout.into(), "at least 2"));
         }
+        if self.log.length == 0 {
+            return Err(reader.wrong("length of the log region", 0, "above 0"));
+        }
         let mut regions: Vec<_> = self.node_regions.iter().chain([&self.log]).collect();
-        regions.sort_unstable_by_key(|region| (region.device, region.offset));
-        let own = regions.iter().filter(|region| region.device == self.device);
-        if let Some(region) = own.clone().find(|region| region.end() > self.capacity) {
+        regions.sort_unstable_by_key(|region| region.offset);
+        if let Some(region) = regions.iter().find(|region| region.device != 0) {
+            return Err(reader.wrong("device of a region", region.device.into(), "0: a volume has one"));
+        }
+        if let Some(region) = regions.iter().find(|region| region.end() > self.capacity) {
             return Err(reader.wrong("end of a region", region.end(), "inside the device"));
         }
-        let overlap = regions
-            .windows(2)
-            .find(|pair| pair[0].device == pair[1].device && pair[0].end() > pair[1].offset);
+        let overlap = regions.windows(2).find(|pair| pair[0].end() > pair[1].offset);
         if let Some(pair) = overlap {
             return Err(reader.wrong("offset of a region", pair[1].offset, "behind the region before"));
         }
         for offset in superblock_offsets(self.capacity) {
             let end = offset + SUPERBLOCK_LENGTH as u64;
-            if let Some(region) = own.clone().find(|region| region.offset < end && offset < region.end()) {
+            if let Some(region) = regions.iter().find(|region| region.offset < end && offset < region.end()) {
                 return Err(reader.wrong("offset of a region", region.offset, "clear of the superblocks"));
             }
         }

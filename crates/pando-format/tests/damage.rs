@@ -123,6 +123,25 @@ fn a_leaf_with_a_part_that_is_not_stored_is_damaged() {
 }
 
 #[test]
+fn a_superblock_whose_log_or_regions_cannot_be_used_is_damaged() {
+    let sound = sample::superblock();
+    let empty = Region { length: 0, ..sound.log };
+    let elsewhere = |region: Region| Region { device: 1, ..region };
+    let replay = LogPosition { offset: 0, ..sound.replay };
+    for (wrong, why) in [
+        (Superblock { log: empty, replay, ..sound.clone() }, "length of the log region"),
+        (Superblock { log: elsewhere(sound.log), ..sound.clone() }, "device of a region"),
+        (
+            Superblock { node_regions: vec![elsewhere(sound.node_regions[0])], device: 1, ..sound.clone() },
+            "device of a region",
+        ),
+    ] {
+        let error = Superblock::decode(&wrong.encode().into()).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+#[test]
 fn another_version_is_named() {
     for (structure, mut bytes, decode) in sealed() {
         bytes[8..10].copy_from_slice(&2_u16.to_le_bytes());
