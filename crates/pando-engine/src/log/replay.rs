@@ -184,35 +184,32 @@ impl Replay {
         };
         let mut pieces = self.bindings.get(&(lsn, i)).cloned().unwrap_or_default();
         pieces.sort_unstable_by_key(|piece| piece.start);
-        let mut value = Vec::with_capacity(pieces.len());
+        // Before any is read: the length of the value bounds the memory that it takes.
+        let bound: u64 = pieces.iter().map(|piece| u64::from(piece.length)).sum();
+        if bound != u64::from(length) {
+            return Err(damaged(format!("{bound} of {length} are bound")));
+        }
+        let mut whole = BytesMut::new();
         let mut end = 0;
-        for piece in pieces {
-            let (start, bytes) = (u64::from(piece.start), u64::from(piece.length));
-            if start != end {
+        for piece in &pieces {
+            if u64::from(piece.start) != end {
                 return Err(damaged(format!("a binding for byte {end} is missing")));
             }
-            end += bytes;
+            end += u64::from(piece.length);
             let mut request = [ReadRequest {
                 offset: piece.extent.offset,
                 buffer: Buffer::for_overwrite(piece.extent.length as usize),
             }];
             self.source.device.read(&mut request)?;
             let [request] = request;
-            value.push(piece.open(&request.buffer.freeze()).map_err(|error| damaged(error.to_string()))?);
+            let bytes = piece.open(&request.buffer.freeze()).map_err(|error| damaged(error.to_string()))?;
+            if pieces.len() == 1 {
+                return Ok(bytes);
+            }
+            // Copied at once: what a piece was read from may be much longer than the piece.
+            whole.extend_from_slice(&bytes);
         }
-        if end != u64::from(length) {
-            return Err(damaged(format!("{end} of {length} are bound")));
-        }
-        if value.len() == 1 {
-            return Ok(value.remove(0));
-        }
-        Ok(value
-            .iter()
-            .fold(BytesMut::with_capacity(length as usize), |mut whole, piece| {
-                whole.extend_from_slice(piece);
-                whole
-            })
-            .freeze())
+        Ok(whole.freeze())
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_device::simulated::{CrashPoint, Image, Random, SimulatedDevice};
 use pando_device::{Buffer, Device, WriteRequest};
-use pando_format::log_record::{Binding, BoundPiece, bound_checksum};
+use pando_format::log_batch::{BatchHeader, encode_batch};
+use pando_format::log_record::{Binding, BoundPiece, bound_checksum, encode_binding, encode_record_unbound};
 use pando_format::{Compression, Extent, LogPosition, Region, Structure};
 
 use super::batch::{Binder, InlineAll, LOG_START, Record};
@@ -362,6 +363,46 @@ fn a_value_shorter_than_its_binding_stays_in_the_log() {
     load.append();
     load.sync(&BindShort);
     assert_eq!(replayed(&load.device.image(), 1, FORMATTED, |_| 1).map(|(_, last)| last), Ok(1));
+}
+
+/// No writer binds more bytes than a value has. How many there are is seen before any is read, or the bindings would say how much
+/// memory a value takes.
+#[test]
+fn bindings_of_more_bytes_than_the_value_has_are_not_read() {
+    let key = Bytes::from_static(b"key");
+    let put = Operation::Put { tree: Tree::Data, key, value: Bytes::from(vec![7; 5000]) };
+    // What lies outside the device cannot be read.
+    let piece = |start, length, offset| BoundPiece {
+        start,
+        length,
+        extent: Extent { device: 0, offset, length: 8192 },
+        stored_length: length,
+        checksum: bound_checksum(&[Bytes::from(vec![7; length as usize])]),
+        compression: Compression::None,
+        raw_length: length,
+        raw_start: 0,
+    };
+    let binding =
+        Binding { lsn: Lsn(1), operation: 0, pieces: vec![piece(0, 5000, NODES), piece(5000, 1, CAPACITY)] };
+    let header = BatchHeader {
+        volume: VOLUME,
+        epoch: 1,
+        sequence: LOG_START.sequence,
+        previous: LOG_START.chain,
+        first_lsn: Lsn(1),
+        durable_lsn: Lsn(0),
+        record_count: 1,
+        payload_length: 0,
+        payload_checksum: 0,
+    };
+    let batch = encode_batch(header, vec![encode_record_unbound(&[put], |_| true), encode_binding(&binding)]);
+    let device = SimulatedDevice::new(CAPACITY);
+    let value = Bytes::from([vec![7; 5000], vec![0; 3192]].concat());
+    for (offset, bytes) in [(REGION.offset, batch.pieces.concat().into()), (NODES, value)] {
+        device.write(&[WriteRequest { offset, pieces: vec![bytes] }]).expect("nothing fails here");
+    }
+    let replay = Replay::find(source(Arc::new(device), 1, FORMATTED)).expect("nothing outside is read");
+    assert_eq!(replay.last(), Lsn(0), "the log ends before the batch");
 }
 
 #[test]
