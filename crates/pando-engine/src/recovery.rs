@@ -22,7 +22,7 @@ use crate::log::redo_log::RedoLog;
 use crate::log::replay::{LogSource, Replay};
 use crate::options::{Background, FormatOptions, Options};
 use crate::space::allocator::Allocator;
-use crate::space::block_table::BlockTable;
+use crate::space::block_table::{BlockTable, Next};
 use crate::volume::{Pieces, Volume};
 use crate::{Error, Result};
 
@@ -221,7 +221,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
     let superblock = read_superblock(&*device)?;
     check_features(&superblock.features, options.read_only)?;
     let allocator = Arc::new(Allocator::new(&superblock.node_regions));
-    let next = NodeId(superblock.next_node);
+    let next = Next { node: NodeId(superblock.next_node), generation: superblock.next_generation };
     let table = BlockTable::load(superblock.volume, allocator.clone(), &*device, superblock.table, next)?;
     let closed = superblock.clean;
     let source = LogSource {

@@ -53,6 +53,13 @@ pub(crate) struct Version {
     interval: Interval,
 }
 
+/// The least never used, as the superblock says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Next {
+    pub node: NodeId,
+    pub generation: u64,
+}
+
 /// All table pages, by number.
 #[derive(Clone, Default)]
 pub(crate) struct Pages(pub(super) Vec<Arc<TablePage>>);
@@ -64,7 +71,7 @@ impl BlockTable {
     }
 
     /// Reads the table of a volume and reserves, in an allocator that is all free, what its nodes and pages
-    /// occupy. `next` is the least id never used, as the superblock says.
+    /// occupy.
     ///
     /// # Errors
     /// [`crate::Error::Damaged`] if a page is not what its pointer says, or two structures share a block.
@@ -73,10 +80,10 @@ impl BlockTable {
         allocator: Arc<Allocator>,
         device: &dyn Device,
         root: TableRoot,
-        next: NodeId,
+        next: Next,
     ) -> Result<Self> {
         let stored = table_store::load(volume, &allocator, device, root, next)?;
-        Ok(Self::from_stored(volume, allocator, stored, next.0))
+        Ok(Self::from_stored(volume, allocator, stored, next.node.0))
     }
 
     fn from_stored(volume: VolumeId, allocator: Arc<Allocator>, stored: Stored, next: u64) -> Self {

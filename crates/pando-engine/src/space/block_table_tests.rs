@@ -9,7 +9,7 @@ use pando_format::{BlockEntry, Extent, NodeId, Region, TableRoot, Tree};
 use proptest::prelude::*;
 
 use super::allocator::Allocator;
-use super::block_table::{BlockTable, Version};
+use super::block_table::{BlockTable, Next, Version};
 use crate::{Error, Result};
 
 const VOLUME: [u8; 16] = [3; 16];
@@ -17,6 +17,11 @@ const REGION: Region = Region { device: 0, offset: 1 << 20, length: 8 << 20 };
 
 fn allocator() -> Arc<Allocator> {
     Arc::new(Allocator::new(&[REGION]))
+}
+
+/// The least node id never used, where generations are no matter.
+fn least(node: NodeId) -> Next {
+    Next { node, generation: u64::MAX }
 }
 
 /// Id to (generation, references).
@@ -131,7 +136,8 @@ impl Volume {
     fn check_durable(&self) {
         let (root, next, nodes) = &self.durable;
         let device = SimulatedDevice::from_image(self.device.image());
-        let table = BlockTable::load(VOLUME, allocator(), &device, *root, *next).expect("the table is whole");
+        let table =
+            BlockTable::load(VOLUME, allocator(), &device, *root, least(*next)).expect("the table is whole");
         assert_eq!(contents(&table.snapshot()), *nodes);
         for id in nodes.keys() {
             let entry = table.lookup(*id).expect("it was listed");
@@ -155,8 +161,8 @@ impl Volume {
         let (root, next, nodes) = self.durable.clone();
         self.device = Arc::new(SimulatedDevice::from_image(self.device.image()));
         self.allocator = allocator();
-        self.table =
-            BlockTable::load(VOLUME, self.allocator.clone(), &*self.device, root, next).expect("it is whole");
+        self.table = BlockTable::load(VOLUME, self.allocator.clone(), &*self.device, root, least(next))
+            .expect("it is whole");
         self.nodes = nodes;
         self.dirty.clear();
     }
@@ -321,7 +327,8 @@ fn the_radix_tree_grows_level_by_level() {
         let (table, root, next) = table_of(&device, sizes);
         assert_eq!(root.levels, levels, "{sizes:?}");
         let allocator = Arc::new(Allocator::new(&[Region { length: 256 << 20, ..REGION }]));
-        let loaded = BlockTable::load(VOLUME, allocator, &device, root, next).expect("the table is whole");
+        let loaded =
+            BlockTable::load(VOLUME, allocator, &device, root, least(next)).expect("the table is whole");
         assert_eq!(contents(&loaded.snapshot()), contents(&table.snapshot()));
     }
 }
@@ -354,7 +361,7 @@ fn rot_in_any_page_is_damage() {
             let device = SimulatedDevice::from_image(image.clone());
             device.flip_bits(*offset..*offset + bytes.len() as u64, 1, seed);
             let allocator = Arc::new(Allocator::new(&[Region { length: 256 << 20, ..REGION }]));
-            let result = BlockTable::load(VOLUME, allocator, &device, root, next);
+            let result = BlockTable::load(VOLUME, allocator, &device, root, least(next));
             assert!(matches!(result, Err(Error::Damaged { .. })), "seed {seed}");
         }
     }
@@ -374,11 +381,25 @@ fn a_stale_page_is_damage() {
     assert_eq!(old.len(), new.len());
     let load = |device: &SimulatedDevice| {
         let allocator = Arc::new(Allocator::new(&[Region { length: 256 << 20, ..REGION }]));
-        BlockTable::load(VOLUME, allocator, device, root, next).map(|table| table.lookup(NodeId(5)))
+        BlockTable::load(VOLUME, allocator, device, root, least(next)).map(|table| table.lookup(NodeId(5)))
     };
     assert_eq!(load(&device).expect("it is whole").expect("it is there").references, 2);
     device.write(&[WriteRequest { offset: *offset, pieces: vec![old.clone()] }]).expect("nothing fails here");
     assert!(matches!(load(&device), Err(Error::Damaged { .. })));
+}
+
+/// A node whose generation is given away again would not be found when it is written.
+#[test]
+fn a_generation_that_was_never_used_is_damage() {
+    let device = MemoryDevice::new(512 << 20);
+    let (_, root, node) = table_of(&device, &[10]);
+    let load = |generation| {
+        let allocator = Arc::new(Allocator::new(&[Region { length: 256 << 20, ..REGION }]));
+        BlockTable::load(VOLUME, allocator, &device, root, Next { node, generation }).map(drop)
+    };
+    assert_eq!(load(11), Ok(()));
+    let Err(Error::Damaged { what }) = load(10) else { panic!("{:?}", load(10)) };
+    assert!(what.contains("node 10 has generation 10"), "{what}");
 }
 
 /// BT-7: a node that was new at a cut and is gone before it was written leaves its id unused; else its image

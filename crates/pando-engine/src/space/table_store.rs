@@ -9,10 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_device::{Buffer, Device, ReadRequest, WriteRequest};
 use pando_format::block_table::{ENTRIES_PER_PAGE, IndexPage, PAGE_LENGTH_MAX, POINTERS_PER_PAGE, TablePage};
-use pando_format::{Extent, FormatError, NodeId, Pointer, TableRoot, VolumeId, stored_checksum};
+use pando_format::{Extent, FormatError, Pointer, TableRoot, VolumeId, stored_checksum};
 
 use super::allocator::Allocator;
-use super::block_table::{Pages, Version};
+use super::block_table::{Next, Pages, Version};
 use crate::{Error, Result};
 
 /// Pages read or written at once.
@@ -214,22 +214,23 @@ pub(super) fn load(
     allocator: &Allocator,
     device: &dyn Device,
     root: TableRoot,
-    next: NodeId,
+    next: Next,
 ) -> Result<Stored> {
     let blocks = allocator.counters().capacity / pando_device::BLOCK_SIZE as u64;
     // Ids are reused, so there are about as many as nodes. The bound keeps a wrong superblock from choosing
     // how much memory the table takes.
-    if next.0 == 0 || next.0 > 2 * blocks + (1 << 20) || root.levels > LEVELS_MAX {
-        let what = format!("superblock: {} node ids and {} table levels cannot be", next.0, root.levels);
+    let ids = next.node.0;
+    if ids == 0 || ids > 2 * blocks + (1 << 20) || root.levels > LEVELS_MAX {
+        let what = format!("superblock: {ids} node ids and {} table levels cannot be", root.levels);
         return Err(Error::Damaged { what });
     }
-    let page_count = (next.0 as usize).div_ceil(ENTRIES_PER_PAGE);
+    let page_count = (ids as usize).div_ceil(ENTRIES_PER_PAGE);
     let lengths: Vec<usize> = std::iter::successors(Some(page_count), |below| {
         (*below > 1).then(|| below.div_ceil(POINTERS_PER_PAGE))
     })
     .collect();
     if root.page.is_some() && lengths.len() != usize::from(root.levels) + 1 {
-        let what = format!("superblock: {} node ids do not make {} table levels", next.0, root.levels);
+        let what = format!("superblock: {ids} node ids do not make {} table levels", root.levels);
         return Err(Error::Damaged { what });
     }
     let mut levels: Vec<Vec<Option<Pointer>>> = lengths.iter().map(|length| vec![None; *length]).collect();
@@ -301,16 +302,22 @@ fn load_table(
     volume: VolumeId,
     image: &Bytes,
     allocator: &Allocator,
-    next: NodeId,
+    next: Next,
 ) -> Result<TablePage> {
     let page = TablePage::decode(image).map_err(|error| at.unreadable(&error))?;
     at.check(image, 0, page.number, page.volume == volume)?;
     for (i, entry) in page.entries.iter().enumerate() {
         let Some(entry) = entry else { continue };
-        if page.node(i).is_empty() || page.node(i) >= next {
-            return Err(
-                at.damaged(&format!("it has an entry for node {}, which was never used", page.node(i).0))
-            );
+        let node = page.node(i);
+        if node.is_empty() || node >= next.node {
+            return Err(at.damaged(&format!("it has an entry for node {}, which was never used", node.0)));
+        }
+        if entry.generation >= next.generation {
+            let (generation, next) = (entry.generation, next.generation);
+            return Err(at.damaged(&format!(
+                "node {} has generation {generation}, and the superblock says that {next} was never used",
+                node.0
+            )));
         }
         for extent in entry.extents.iter().chain(&entry.second_copy) {
             allocator.reserve(*extent)?;
