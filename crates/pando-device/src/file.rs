@@ -10,7 +10,8 @@
 //! * FD-2 an open device belongs to the process that opened it: a child made by fork must not use it (rings do not
 //!   survive a fork), so a daemon opens its volume after it has detached itself.
 //! * FD-3 a failed flush is never repeated in the hope of success: after buffered writes the kernel forgets what it
-//!   could not write, so whoever gets the error must take the volume for broken.
+//!   could not write, so whoever gets the error must take the volume for broken. It tells only one of those who flush at the same time;
+//!   here all of them get the error (`flushes.rs`).
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,7 @@ use bytes::Bytes;
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use crate::flushes::Flushes;
 use crate::transfer::{Failure, Transfer, aligned_pieces};
 use crate::uring::Rings;
 use crate::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest, pool};
@@ -58,6 +60,7 @@ pub struct FileDevice {
     is_block_device: bool,
     is_direct: bool,
     rings: Option<Rings>,
+    flushes: Flushes,
     /// Set once discard turned out not to be supported.
     discard_refused: AtomicBool,
 }
@@ -137,6 +140,7 @@ impl FileDevice {
             is_block_device,
             is_direct,
             rings,
+            flushes: Flushes::default(),
             discard_refused: AtomicBool::new(false),
         })
     }
@@ -228,12 +232,13 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        loop {
+        let flush = || loop {
             match rustix::fs::fdatasync(&self.file) {
                 Err(Errno::INTR) => {}
-                other => return other.map_err(|code| io_error(&self.path, "flush", 0, code)),
+                other => return other,
             }
-        }
+        };
+        self.flushes.run(flush).map_err(|code| io_error(&self.path, "flush", 0, code))
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {

@@ -6,6 +6,7 @@ pub mod buffer;
 pub mod device;
 mod discard;
 pub mod file;
+mod flushes;
 pub mod heap;
 mod maps;
 pub mod memory;
