@@ -173,10 +173,10 @@ impl TreeSide {
 
     /// What the value under a path key leads to.
     pub(crate) fn found(&self, fs: &FileSystem, path_key: &[u8], value: &[u8]) -> Result<Found> {
+        let (path, _) =
+            key::split_path_key(path_key).ok_or_else(|| damaged("FS-2: this is no path", path_key))?;
         let (record, number, linked) = match store::decode_name(path_key, value)? {
             NameRecord::Inode(record) => {
-                let (path, _) = key::split_path_key(path_key)
-                    .ok_or_else(|| damaged("FS-2: this is no path", path_key))?;
                 let number = record.number ^ self.deltas(fs, path)?;
                 (record, number, false)
             }

@@ -197,6 +197,9 @@ impl FileSystem {
         let mut rest = Bytes::from(names_of().collect::<Vec<_>>().concat());
         for (key, value) in &scan.entries {
             let name = rest.split_to(key::name_of_child(chunk.path, key).len());
+            if !key::is_name(&name) {
+                return Err(store::not_a_name(key));
+            }
             let cookie = names.cookie_of(&name);
             if !self.emit_entry(chunk, names, cookie, &name, (key, value), emit)? {
                 return Ok(false);

@@ -38,12 +38,8 @@ pub(crate) fn is_place(what: Moved, place: &[u8]) -> bool {
         return false;
     }
     match what {
-        Moved::Directory => {
-            let names = place.strip_prefix(b"\0");
-            names.is_some_and(|names| names.split(|byte| *byte == 0).all(|name| !name.is_empty()))
-        }
-        Moved::File => key::split_path_key(place)
-            .is_some_and(|(path, _)| path.is_empty() || is_place(Moved::Directory, path)),
+        Moved::Directory => !place.is_empty() && key::is_path(place),
+        Moved::File => key::split_path_key(place).is_some(),
     }
 }
 

@@ -18,8 +18,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > key::NAME_LENGTH_MAX {
         return Err(Error::NameTooLong);
     }
-    let special = name.is_empty() || name == b"." || name == b"..";
-    if special || name.iter().any(|byte| matches!(byte, 0 | b'/')) { Err(Error::Invalid) } else { Ok(()) }
+    if key::is_name(name) { Ok(()) } else { Err(Error::Invalid) }
 }
 
 /// Refuses what cannot be the name of something that is made, removed or renamed in the directory.
@@ -52,6 +51,9 @@ impl FileSystem {
         }
         if name.len() > key::NAME_LENGTH_MAX {
             return Err(Error::NameTooLong);
+        }
+        if !key::is_name(name) {
+            return Err(Error::NotFound);
         }
         if parent == SNAPSHOTS {
             return self.lookup_snapshot(name);

@@ -98,7 +98,8 @@ impl Snapshot {
     /// Reads an entry of the table. Never trusts the bytes.
     pub fn decode(name: &[u8], bytes: &[u8]) -> Option<Self> {
         let array = |at: usize| bytes.get(at..at + 8)?.try_into().ok();
-        if !matches!(bytes.len(), LENGTH | RECEIVED_LENGTH) || bytes[..2] != [VERSION, KIND] {
+        let is_entry = key::is_name(name) && matches!(bytes.len(), LENGTH | RECEIVED_LENGTH);
+        if !is_entry || bytes[..2] != [VERSION, KIND] {
             return None;
         }
         let flags = u16::from_le_bytes([bytes[2], bytes[3]]);
@@ -407,5 +408,8 @@ mod tests {
         let mut unknown = bytes.to_vec();
         unknown[2] |= 2;
         assert_eq!(Snapshot::decode(b"n", &unknown), None);
+        for name in [&b""[..], b"..", b"a/b"] {
+            assert_eq!(Snapshot::decode(name, &bytes), None);
+        }
     }
 }

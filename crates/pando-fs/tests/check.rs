@@ -58,6 +58,17 @@ fn names_without_a_directory_are_found() {
 }
 
 #[test]
+fn names_that_are_none_are_found() {
+    for bad in [&b"../evil"[..], b"..", b"/"] {
+        let broken = broken_by(|volume, batch| {
+            let record = changed(volume, &file_key(), |record| record.number = 7);
+            batch.put(Tree::Metadata, key::child_key(b"\0a", bad), record);
+        });
+        assert!(broken.contains(&"FS-2"), "{bad:?}: {broken:?}");
+    }
+}
+
+#[test]
 fn wrong_counts_are_found() {
     let broken = broken_by(|volume, batch| {
         let a = key::child_key(b"", b"a");

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::Volume;
-use pando_fs::operations::{DirectoryEntry, ListAttributes, Operations, ROOT, waiting};
+use pando_engine::{Batch, Tree};
+use pando_fs::operations::{DirectoryEntry, FileType, ListAttributes, Operations, ROOT, waiting};
+use pando_fs::schema::{Record, Timestamp, key};
 use pando_fs::{Error, InodeNumber};
 
 /// Reads on behind a cookie, at most `room` names; the last cookie comes back with the names.
@@ -40,6 +42,47 @@ fn with_attributes(volume: &Volume, directory: InodeNumber, attributes: ListAttr
     with.inspect(|entry| volume.fs.forget(entry.inode, 1))
         .map(|entry| String::from_utf8_lossy(&entry.name).into_owned())
         .collect()
+}
+
+/// A copy out of a volume made for it wrote where such names led.
+#[test]
+fn what_leads_out_of_a_directory_is_not_handed_out_as_a_name() {
+    for bad in [&b"../evil"[..], b"..", b".", b"/etc", b""] {
+        let volume = Volume::new();
+        let top = volume.directory(ROOT, "top");
+        volume.file(top, "!first");
+        let record = Record::new(FileType::Regular, 1 << 50, Timestamp { seconds: 0, nanoseconds: 0 });
+        let mut batch = Batch::new();
+        batch.put(Tree::Metadata, key::child_key(b"\0top", bad), record.encode());
+        volume.fs.engine().apply(batch).unwrap();
+        let mut handed_out = Vec::new();
+        let mut cookie = 0;
+        let refused = loop {
+            let (before, mut after) = (cookie, cookie);
+            let read = volume.fs.read_directory(
+                top,
+                before,
+                ListAttributes::OfAll,
+                &mut |entry: &DirectoryEntry| {
+                    handed_out.push(entry.name.clone());
+                    after = entry.cookie;
+                    true
+                },
+            );
+            cookie = after;
+            if read.is_err() || cookie == before {
+                break read;
+            }
+        };
+        assert!(
+            matches!(&refused, Err(Error::Engine(error)) if error.to_string().contains("FS-2")),
+            "{bad:?}: {refused:?}"
+        );
+        assert!(!handed_out.iter().skip(2).any(|name| name == bad), "{bad:?}: {handed_out:?}");
+        if bad != b"." && bad != b".." {
+            assert!(matches!(volume.fs.lookup(top, bad), Err(Error::NotFound)), "{bad:?}");
+        }
+    }
 }
 
 #[test]

@@ -6,9 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use common::{Random, Sandbox, name, seed, snapshot};
+use pando_device::{Access, FileDevice};
+use pando_engine::{Batch, Options, Tree};
+use pando_fs::FileSystem;
+use pando_fs::schema::key;
 
 /// Names that programs trip over.
 const ODD_NAMES: [&[u8]; 9] =
@@ -268,4 +273,31 @@ fn a_copy_that_another_file_overwrites_gets_no_links() {
     assert_eq!(sandbox.ok(["cat", "v.img:/f"]), b"over");
     assert_eq!(sandbox.ok(["cat", "v.img:/z"]), b"base");
     sandbox.check("v.img");
+}
+
+/// An image made for it had a copy write beside its target.
+#[test]
+fn a_volume_with_names_that_lead_out_of_it_writes_nowhere_else() {
+    let sandbox = Sandbox::with_volume();
+    sandbox.ok(["mkdir", "v.img:/d"]);
+    fs::write(sandbox.path("f"), "evil").unwrap();
+    sandbox.ok(["cp", "f", "v.img:/d/f"]);
+    {
+        let device = FileDevice::open(sandbox.path("v.img"), Access::Exclusive).unwrap();
+        let fs = FileSystem::open(Arc::new(device), Options::default()).unwrap();
+        let named = |name| key::child_key(&key::child_path(b"", b"d"), name);
+        let value = fs.engine().waiting(|| fs.engine().get(Tree::Metadata, &named(b"f")));
+        let mut batch = Batch::new();
+        batch.put(Tree::Metadata, named(b"../../evil"), value.unwrap().unwrap());
+        fs.engine().apply(batch).unwrap();
+        fs.close().unwrap();
+    }
+    fs::create_dir_all(sandbox.path("host/target")).unwrap();
+    sandbox.refused(
+        ["cp", "-r", "v.img:/d", "host/target"],
+        1,
+        &["cannot read directory", "ends in what is no name"],
+    );
+    assert!(!sandbox.path("host/evil").exists() && !sandbox.path("evil").exists());
+    assert_eq!(sandbox.run(["check", "v.img"]).status.code(), Some(1));
 }

@@ -1,7 +1,8 @@
 //! Keys of both indexes.
 //!
 //! A directory's *path* is `\0c1 .. \0cn`, empty for the root. From it come the keys of everything in it; see the
-//! functions. Names hold no NUL, so none of this needs escapes.
+//! functions. Names hold no NUL, so none of this needs escapes. A key with a component that is no name ([`is_name`]) is
+//! damaged, whoever wrote it: nothing that leads out of a directory is handed out as a name in it.
 
 use bytes::Bytes;
 use pando_engine::{Bound, KeyRange};
@@ -153,12 +154,22 @@ pub fn xattr_key(data_prefix: &[u8], name: &[u8]) -> Bytes {
     [data_prefix, b"\xff", name].concat().into()
 }
 
+/// Whether this can be a name in a directory, whatever its length.
+pub fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
+}
+
+/// Whether this can be the path of a directory, whatever its length.
+pub fn is_path(path: &[u8]) -> bool {
+    let is_below = |names: &[u8]| names.split(|byte| *byte == 0).all(is_name);
+    path.is_empty() || path.strip_prefix(b"\0").is_some_and(is_below)
+}
+
 /// Path of the parent directory and the name, of a metadata key that is a path key and not the root's.
 pub fn split_path_key(metadata_key: &[u8]) -> Option<(&[u8], &[u8])> {
     let separator = metadata_key.windows(2).position(|pair| pair == CHILD)?;
     let (path, name) = (&metadata_key[..separator], &metadata_key[separator + 2..]);
-    let whole = metadata_key.starts_with(b"\0") && !name.is_empty() && !name.contains(&0);
-    whole.then_some((path, name))
+    (is_path(path) && is_name(name)).then_some((path, name))
 }
 
 /// Length of the metadata key in front of a data key; `None` for a key that belongs to nothing.
@@ -221,6 +232,19 @@ mod tests {
         assert_eq!(split_path_key(&child_key(b"", b"c")), Some((&b""[..], &b"c"[..])));
         assert_eq!(split_path_key(ROOT), None);
         assert_eq!(split_path_key(&orphan_key(0)), None);
+    }
+
+    /// Such keys, in an image made for it, let a copy out of the volume write anywhere on the host.
+    #[test]
+    fn keys_with_components_that_are_no_names_are_no_path_keys() {
+        for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"../../etc"] {
+            assert_eq!(split_path_key(&child_key(b"\0a", bad)), None, "{bad:?}");
+            assert_eq!(split_path_key(&child_key(&child_path(b"\0a", bad), b"c")), None, "{bad:?}");
+            assert_eq!(split_path_key(&child_key(&[&child_path(b"", bad)[..], b"\0a"].concat(), b"c")), None);
+        }
+        for good in [&b"..."[..], b".a", b"..a", b"\xff"] {
+            assert!(split_path_key(&child_key(&child_path(b"", good), good)).is_some(), "{good:?}");
+        }
     }
 
     #[test]

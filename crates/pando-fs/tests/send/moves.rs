@@ -218,14 +218,34 @@ fn moves_that_make_no_sense_are_refused() {
     let moved = late.remove(at);
     late.insert(late.len() - 1, moved);
     refused(&stream(changes.clone(), &late), "behind changes");
-    let bad: [&'static [u8]; 9] =
-        [b"", b"\0", b"a", b"\0a\0", b"\0a\0\0b", b"\0\0a", b"\x01aaaaaaaa", b"\x05aaaaaaaa", b"\0a\0\0\0b"];
+    let bad: [&'static [u8]; 11] = [
+        b"",
+        b"\0",
+        b"a",
+        b"\0a\0",
+        b"\0a\0\0b",
+        b"\0\0a",
+        b"\x01aaaaaaaa",
+        b"\x05aaaaaaaa",
+        b"\0a\0\0\0b",
+        b"\0a\0..",
+        b"\0a/b",
+    ];
     for place in bad {
         refused(&with(&changes, directory(None, place)), "no sense");
         refused(&with(&changes, directory(Some(place), b"\0x")), "no sense");
     }
-    let bad: [&'static [u8]; 7] =
-        [b"", b"\0", b"\0a", b"\0a\0b", b"\x01aaaaaaaa", b"\0a\0\0b\0", b"\0a\0\0\0b"];
+    let bad: [&'static [u8]; 9] = [
+        b"",
+        b"\0",
+        b"\0a",
+        b"\0a\0b",
+        b"\x01aaaaaaaa",
+        b"\0a\0\0b\0",
+        b"\0a\0\0\0b",
+        b"\0a\0\0..",
+        b"\0..\0\0b",
+    ];
     for place in bad {
         refused(&with(&changes, file(directory(None, place))), "no sense");
         refused(&with(&changes, file(directory(Some(place), b"\0\0x"))), "no sense");
@@ -245,6 +265,28 @@ fn moves_that_make_no_sense_are_refused() {
     assert_nothing_is_left(&other.fs);
     receive(&other.fs, &changes).unwrap();
     assert!(contents(&other.fs, "two") == contents(&volume.fs, "two"));
+}
+
+#[test]
+fn names_that_lead_out_of_their_directory_are_refused() {
+    let (volume, other) = (filled(), Volume::new());
+    take(&volume.fs, "one");
+    let whole = send(&volume.fs, "one", None);
+    for bad in [&b"\0\0../evil"[..], b"\0\0..", b"\0..\0\0evil", b"\0a/b\0\0evil"] {
+        let mut frames = frames(&whole);
+        let changes = frames.iter_mut().find_map(|frame| match frame {
+            Frame::Changes(changes) => Some(changes),
+            _ => None,
+        });
+        let mut named = changes.unwrap().iter_mut().filter(|change| change.key.starts_with(b"\0\0"));
+        named.next().unwrap().key = Bytes::from_static(bad);
+        let refused = receive(&other.fs, &stream(whole.clone(), &frames));
+        assert!(
+            matches!(refused, Err(TransferError::Refused("an entry that makes no sense"))),
+            "{refused:?}"
+        );
+    }
+    assert_nothing_is_left(&other.fs);
 }
 
 /// A base that is deleted while a stream comes made moves of nothing.

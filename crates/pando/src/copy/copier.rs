@@ -4,6 +4,8 @@
 //! a directory that is there already is filled up; a file that is there already is overwritten in place; a symbolic
 //! link below the top is replaced and never followed on the target's side.
 //!
+//! A name that leads out of its directory is refused, wherever it came from.
+//!
 //! Where links are kept, a file with several names is copied once, and its other names become links to the copy.
 //!
 //! There is no recursion: directories on the way stand in a vector, so depth is bounded by memory, not by the stack.
@@ -12,6 +14,7 @@ use std::vec::IntoIter;
 
 use bytes::{Bytes, BytesMut};
 use pando_fs::operations::FileType;
+use pando_fs::schema::key;
 
 use crate::copy::links::{Copies, Copy};
 use crate::copy::tree::{Directory, Identity, Metadata, OpenFile, Result, Settings};
@@ -173,7 +176,11 @@ impl<'a> Copier<'a> {
             self.source_path = join(&self.source_path, &name);
             self.target_path = join(&self.target_path, &name);
             let level = levels.last().expect("the loop runs while there is one");
-            let outcome = self.entry(&levels, (&*level.source, &name), (&*level.target, &name));
+            let outcome = if key::is_name(&name) {
+                self.entry(&levels, (&*level.source, &name), (&*level.target, &name))
+            } else {
+                refuse("copy", true, "this cannot be a name in a directory, so the volume is damaged")
+            };
             self.settle(&mut levels, outcome)?;
         }
         Ok(())
@@ -566,4 +573,123 @@ fn joined(mut pieces: Vec<Bytes>) -> Bytes {
     let mut all = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
     pieces.iter().for_each(|piece| all.extend_from_slice(piece));
     all.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::copy::host::HostDirectory;
+    use crate::copy::tree::Remembered;
+
+    const OPTIONS: CopyOptions = CopyOptions {
+        recursive: true,
+        follow: Which::None,
+        modes: false,
+        owners: false,
+        times: false,
+        xattrs: false,
+        links: false,
+        force: true,
+        no_clobber: false,
+        verbose: false,
+    };
+
+    /// A directory in which are links of all names that it is told.
+    struct Names(Vec<Vec<u8>>);
+
+    impl Directory for Names {
+        fn metadata(&self, name: &[u8], _: bool) -> Result<Metadata> {
+            let file_type = if name == b"." { FileType::Directory } else { FileType::Symlink };
+            Ok(Metadata {
+                identity: Identity { system: u64::MAX, inode: 1 },
+                file_type,
+                mode: 0o755,
+                uid: 0,
+                gid: 0,
+                links: 1,
+                size: 0,
+                device: 0,
+                accessed: UNIX_EPOCH,
+                modified: UNIX_EPOCH,
+            })
+        }
+        fn next_names(&mut self) -> Result<Vec<Vec<u8>>> {
+            Ok(std::mem::take(&mut self.0))
+        }
+        fn open_directory(&self, _: &[u8], _: bool) -> Result<Box<dyn Directory>> {
+            Ok(Box::new(Names(self.0.clone())))
+        }
+        fn read_link(&self, _: &[u8]) -> Result<Vec<u8>> {
+            Ok(b"here".to_vec())
+        }
+        fn open_file(&self, _: &[u8], _: bool) -> Result<Box<dyn OpenFile>> {
+            unreachable!()
+        }
+        fn overwrite_file(&self, _: &[u8]) -> Result<Box<dyn OpenFile>> {
+            unreachable!()
+        }
+        fn make_file(&self, _: &[u8], _: u32) -> Result<Box<dyn OpenFile>> {
+            unreachable!()
+        }
+        fn make_directory(&self, _: &[u8], _: u32) -> Result<()> {
+            unreachable!()
+        }
+        fn make_symlink(&self, _: &[u8], _: &[u8]) -> Result<()> {
+            unreachable!()
+        }
+        fn make_special(&self, _: &[u8], _: FileType, _: u32, _: u64) -> Result<()> {
+            unreachable!()
+        }
+        fn remember(&self, _: &[u8]) -> Result<Remembered> {
+            unreachable!()
+        }
+        fn make_link(&self, _: &[u8], _: &Remembered) -> Result<()> {
+            unreachable!()
+        }
+        fn remove(&self, _: &[u8]) -> Result<()> {
+            unreachable!()
+        }
+        fn apply(&self, _: &[u8], _: &Settings) -> Result<()> {
+            unreachable!()
+        }
+        fn xattrs(&self, _: &[u8], _: bool) -> Result<Vec<(Vec<u8>, Bytes)>> {
+            unreachable!()
+        }
+        fn set_xattr(&self, _: &[u8], _: &[u8], _: &[u8]) -> Result<()> {
+            unreachable!()
+        }
+        fn remove_xattr(&self, _: &[u8], _: &[u8]) -> Result<()> {
+            unreachable!()
+        }
+    }
+
+    fn names_in(path: &Path) -> Vec<std::ffi::OsString> {
+        let mut names: Vec<_> = path.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
+    /// The names in an image led a copy anywhere on the host.
+    #[test]
+    fn names_that_lead_out_of_the_target_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("target");
+        std::fs::create_dir(&target).unwrap();
+        let absolute = directory.path().join("absolute").into_os_string().into_encoded_bytes();
+        let bad =
+            [b"../beside".to_vec(), absolute, b"..".to_vec(), b".".to_vec(), b"a/b".to_vec(), Vec::new()];
+        let names = [&bad[..], &[b"good".to_vec()]].concat();
+        let mut output = Output::new();
+        let mut copier = Copier::new(OPTIONS, &mut output);
+        let place = |directory, path: &[u8]| Target { directory, name: b".".to_vec(), path: path.to_vec() };
+        let from = place(Box::new(Names(names)), b"source");
+        let to = place(Box::new(HostDirectory::open(&target).unwrap()), b"target");
+        copier.copy(&from, &to).unwrap();
+        assert_eq!(copier.problems(), bad.len() as u64);
+        assert_eq!(names_in(directory.path()), ["target"]);
+        assert_eq!(names_in(&target), ["good"]);
+    }
 }
