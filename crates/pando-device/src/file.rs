@@ -6,7 +6,9 @@
 //! Promises, beside those of [`Device`]:
 //!
 //! * FD-1 at most one process has a volume open for writing, and none has it open for reading meanwhile: a lock on
-//!   the file (flock) and, on a block device, O_EXCL, which keeps out the kernel's own file systems, too.
+//!   the file (flock) and, on a block device, O_EXCL, which keeps out the kernel's own file systems, too. A file that a loop device is
+//!   over is not opened, and no loop device over a file that is open so: who opens the file locks it before it looks for loop devices, and
+//!   who opens a loop device looks for locks of its file.
 //! * FD-2 an open device belongs to the process that opened it: a child made by fork must not use it (rings do not
 //!   survive a fork), so a daemon opens its volume after it has detached itself.
 //! * FD-3 a failed flush is never repeated in the hope of success: after buffered writes the kernel forgets what it
@@ -26,7 +28,7 @@ use rustix::io::Errno;
 use crate::flushes::Flushes;
 use crate::transfer::{Failure, Transfer, aligned_pieces};
 use crate::uring::Rings;
-use crate::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest, pool};
+use crate::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest, loops, pool};
 
 /// How often, and how long apart, a block device in use is tried: whoever probes new devices (udev) holds its lock for a
 /// moment whenever a writer has closed one, and a child that another thread has forked keeps the descriptor of a device
@@ -130,6 +132,14 @@ impl FileDevice {
             _ => return Err(failed(Errno::NOTBLK)),
         };
         lock(&file, access, is_block_device).map_err(failed)?;
+        let has_two_names = if is_block_device {
+            loops::behind(status.st_rdev).is_some_and(|file| is_locked(&file, access))
+        } else {
+            loops::over(status.st_dev, status.st_ino).is_some()
+        };
+        if has_two_names {
+            return Err(failed(Errno::BUSY));
+        }
         // Seeking to the end tells the size of a block device as well.
         let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(failed)?;
         let rings = if backend == Backend::Automatic { Rings::probe() } else { None };
@@ -290,6 +300,17 @@ fn lock(file: &OwnedFd, access: Access, is_block_device: bool) -> Result<(), Err
         Access::Exclusive => FlockOperation::NonBlockingLockExclusive,
     };
     while_busy(is_block_device, || rustix::fs::flock(file, operation))
+}
+
+/// Whether somebody has a file open in a way that excludes this. Who may not open it is told that nobody has.
+fn is_locked(path: &Path, access: Access) -> bool {
+    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return false;
+    };
+    // Others who look have it locked for a moment, as with a block device.
+    let locked = lock(&file, access, true);
+    let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
+    locked == Err(Errno::WOULDBLOCK)
 }
 
 /// Makes a call that somebody else's use of the device may refuse, again and again for a second if it is a block device.

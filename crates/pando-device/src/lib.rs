@@ -8,6 +8,7 @@ mod discard;
 pub mod file;
 mod flushes;
 pub mod heap;
+pub mod loops;
 mod maps;
 pub mod memory;
 mod pool;

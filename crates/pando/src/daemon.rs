@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use pando_device::heap::Ahead;
-use pando_device::{Access, FileDevice};
+use pando_device::{Access, DeviceError, FileDevice};
 use pando_engine::Options;
 use pando_fs::{FileSystem, Operations};
 use pando_fuse::{MountError, MountOptions, Notifier, Session, Unmounter, VfsOption};
@@ -134,7 +134,12 @@ fn open(service: &Service) -> Result<Arc<FileSystem>> {
             Some(entry) => {
                 Failure::new(format!("{volume} is mounted on {} already", entry.mountpoint.display()))
             }
-            None => Failure::new(format!("cannot mount {volume}: {error}")),
+            None => {
+                let user =
+                    matches!(error, DeviceError::InUse { .. }).then(|| mounts::user_of(&service.volume));
+                let why = user.flatten().unwrap_or_else(|| error.to_string());
+                Failure::new(format!("cannot mount {volume}: {why}"))
+            }
         }
     })?;
     let defaults = Options::default();

@@ -3,10 +3,11 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use pando_device::loops;
 use pando_fuse::mount_point::{MountEntry, mounted, mounted_of_any_type};
 
 /// The mount of the PandoFS volume at `volume`, if there is one.
@@ -42,7 +43,17 @@ pub fn user_of(path: &Path) -> Option<String> {
     if areas.any(|area| same(Path::new(area))) {
         return Some("it is in use as swap space".to_owned());
     }
-    loop_device_of(&path).map(|device| format!("it is attached to {device}"))
+    if is_block_device {
+        let file = loops::behind(metadata.rdev())?;
+        let user = of_volume(&file)?;
+        return Some(format!(
+            "{}, the file behind it, is mounted on {}",
+            file.display(),
+            user.mountpoint.display()
+        ));
+    }
+    let device = loops::over(metadata.dev(), metadata.ino())?;
+    Some(format!("it is attached to {}", device.display()))
 }
 
 /// One process, by id and name, of each mount namespace in which the mount with this device number still is. A
@@ -65,15 +76,4 @@ pub fn holders(device: &str) -> Vec<(u32, String)> {
         }
     }
     holders
-}
-
-/// The loop device behind which `file` is.
-fn loop_device_of(file: &Path) -> Option<String> {
-    let devices = fs::read_dir("/sys/block").ok()?;
-    devices.filter_map(Result::ok).find_map(|device| {
-        let backing = fs::read(device.path().join("loop/backing_file")).ok()?;
-        let backing = backing.strip_suffix(b"\n").unwrap_or(&backing).to_vec();
-        let same = Path::new(&std::ffi::OsString::from_vec(backing)) == file;
-        same.then(|| format!("/dev/{}", device.file_name().to_string_lossy()))
-    })
 }

@@ -43,6 +43,15 @@ impl Drop for Mounted<'_> {
     }
 }
 
+/// A loop device, taken apart at the end of the test.
+struct Looped(String);
+
+impl Drop for Looped {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
 #[test]
 fn a_mounted_volume_is_refused_by_its_mount_point() {
     let sandbox = Sandbox::with_volume();
@@ -58,6 +67,44 @@ fn a_mounted_volume_is_refused_by_its_mount_point() {
     sandbox.refused(["mount", "v.img", "mnt"], 1, &["v.img"]);
     mounted.unmount();
     sandbox.check("v.img");
+}
+
+/// A volume was written by two processes: mounted through a loop device, and used as a file.
+#[test]
+fn an_image_that_a_loop_device_is_over_is_used_through_that_alone() {
+    let sandbox = Sandbox::with_volume();
+    let Some(mounted) =
+        Mounted::new(&sandbox, "an_image_that_a_loop_device_is_over_is_used_through_that_alone")
+    else {
+        return;
+    };
+    let attached =
+        Command::new("losetup").args(["--find", "--show"]).arg(sandbox.path("v.img")).output().unwrap();
+    if !attached.status.success() {
+        println!("SKIPPED an_image_that_a_loop_device_is_over_is_used_through_that_alone: losetup refused");
+        return mounted.unmount();
+    }
+    let attached = Looped(String::from_utf8(attached.stdout).unwrap().trim().to_owned());
+    let looped = attached.0.clone();
+    let inside = format!("{looped}:/");
+    sandbox.refused(["ls", &inside], 1, &[&looped, "the file behind it, is mounted on"]);
+    fs::create_dir(sandbox.path("other")).unwrap();
+    sandbox.refused(["mount", &looped, "other"], 1, &[&looped, "the file behind it, is mounted on"]);
+    mounted.unmount();
+    for args in [
+        &["mkdir", "v.img:/a"][..],
+        &["ls", "v.img:/"],
+        &["mount", "v.img", "other"],
+        &["format", "-f", "v.img"],
+    ] {
+        sandbox.refused(args, 1, &["v.img", "it is attached to", &looped]);
+    }
+    sandbox.ok(["mkdir", &format!("{looped}:/a")]);
+    sandbox.ok(["mount", &looped, "other"]);
+    sandbox.refused(["mkdir", "v.img:/b"], 1, &["it is attached to", &looped]);
+    sandbox.ok(["umount", "other"]);
+    drop(attached);
+    assert_eq!(sandbox.lines(["ls", "v.img:/"]), ["a"]);
 }
 
 #[test]

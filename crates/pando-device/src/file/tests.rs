@@ -155,6 +155,31 @@ fn a_block_device_in_use_is_refused() {
     });
 }
 
+/// A volume was opened for writing twice, once as a file and once through the loop device over it.
+#[test]
+fn a_file_and_the_loop_device_over_it_are_not_open_both() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    let other_name = directory.path().join("other name");
+    let is_in_use = |result| matches!(result, Err(DeviceError::InUse { .. }));
+    let held = FileDevice::create(&image, CAPACITY).unwrap();
+    std::fs::hard_link(&image, &other_name).unwrap();
+    let Some(looped) = LoopDevice::attach(&image) else {
+        println!("skipped: losetup refused");
+        return;
+    };
+    assert!(is_in_use(FileDevice::open(&looped.0, Access::Exclusive)));
+    assert!(is_in_use(FileDevice::open(&looped.0, Access::ReadOnly)));
+    drop(held);
+    for access in [Access::Exclusive, Access::ReadOnly] {
+        assert!(is_in_use(FileDevice::open(&image, access)));
+        assert!(is_in_use(FileDevice::open(&other_name, access)));
+        drop(FileDevice::open(&looped.0, access).unwrap());
+    }
+    drop(looped);
+    FileDevice::open(&image, Access::Exclusive).unwrap();
+}
+
 /// A child of another thread held a closed descriptor until it executed its program, so that a device opened again at once
 /// was in use.
 #[test]
