@@ -5,6 +5,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -300,4 +301,38 @@ fn a_volume_with_names_that_lead_out_of_it_writes_nowhere_else() {
     );
     assert!(!sandbox.path("host/evil").exists() && !sandbox.path("evil").exists());
     assert_eq!(sandbox.run(["check", "v.img"]).status.code(), Some(1));
+}
+
+/// Whoever copied a program of root out of a volume had made one that ran as himself for all others.
+#[test]
+fn set_id_bits_are_left_out_where_the_owner_cannot_be_given() {
+    const TEST: &str = "set_id_bits_are_left_out_where_the_owner_cannot_be_given";
+    const NOBODY: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED {TEST}: needs root");
+        return;
+    }
+    let sandbox = Sandbox::with_volume();
+    fs::create_dir(sandbox.path("tree")).unwrap();
+    fs::write(sandbox.path("tree/of root"), "x").unwrap();
+    fs::write(sandbox.path("tree/own"), "x").unwrap();
+    std::os::unix::fs::chown(sandbox.path("tree/own"), Some(NOBODY), Some(NOBODY)).unwrap();
+    let set_mode =
+        |path: &str, mode| fs::set_permissions(sandbox.path(path), fs::Permissions::from_mode(mode));
+    for (path, mode) in [("tree", 0o2755), ("tree/of root", 0o6755), ("tree/own", 0o4711)] {
+        set_mode(path, mode).unwrap();
+    }
+    sandbox.ok(["cp", "-a", "tree", "v.img:/"]);
+    std::os::unix::fs::chown(sandbox.path("v.img"), Some(NOBODY), Some(NOBODY)).unwrap();
+    set_mode(".", 0o777).unwrap();
+    for (options, out) in [("-a", "out"), ("-rp", "again")] {
+        let mut copying = sandbox.command(["cp", options, "v.img:/tree", out]);
+        let Ok(copied) = copying.uid(NOBODY).gid(NOBODY).output() else {
+            println!("SKIPPED {TEST}: another user cannot run the command");
+            return;
+        };
+        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        let modes = ["", "of root", "own"].map(|name| mode(&sandbox.path(out).join(name)));
+        assert_eq!(modes, [0o755, 0o755, 0o4711], "{options}");
+    }
 }

@@ -384,7 +384,10 @@ impl<'a> Copier<'a> {
         let mut settings = self.settings(&from.metadata);
         // First, and once: a new owner takes capabilities off.
         if let Some(owner) = settings.owner.take() {
-            copy.apply(&Settings { owner: Some(owner), ..Settings::default() }).making("set owner of")?;
+            let owner = Settings { owner: Some(owner), ..Settings::default() };
+            if !copy.apply(&owner).making("set owner of")? {
+                settings = settings.without_set_id();
+            }
         }
         self.xattrs(from.directory, from.name, from.follow, target, name)?;
         if settings != Settings::default() {

@@ -178,10 +178,13 @@ impl Directory for HostDirectory {
     }
 
     fn apply(&self, name: &[u8], settings: &Settings) -> Result<()> {
+        let mut settings = *settings;
         if let Some((uid, gid)) = settings.owner {
             let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
             let changed = rustix::fs::chownat(&self.directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
-            not_for_everyone(changed)?;
+            if !not_for_everyone(changed)? {
+                settings = settings.without_set_id();
+            }
         }
         if let Some(mode) = settings.mode {
             // Linux has no modes on links, and no fchmodat without following before 6.6.
@@ -288,10 +291,15 @@ impl OpenFile for HostFile {
         Ok(rustix::fs::ftruncate(&self.file, size)?)
     }
 
-    fn apply(&self, settings: &Settings) -> Result<()> {
+    fn apply(&self, settings: &Settings) -> Result<bool> {
+        let mut settings = *settings;
+        let mut has_owner = true;
         if let Some((uid, gid)) = settings.owner {
             let changed = rustix::fs::fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-            not_for_everyone(changed)?;
+            has_owner = not_for_everyone(changed)?;
+            if !has_owner {
+                settings = settings.without_set_id();
+            }
         }
         if let Some(mode) = settings.mode {
             rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))?;
@@ -299,15 +307,15 @@ impl OpenFile for HostFile {
         if let Some((accessed, modified)) = settings.times {
             rustix::fs::futimens(&self.file, &timestamps(accessed, modified))?;
         }
-        Ok(())
+        Ok(has_owner)
     }
 }
 
-/// Only root can give files away; cp says nothing about it either.
-fn not_for_everyone(outcome: rustix::io::Result<()>) -> Result<()> {
+/// Only root can give files away; cp says nothing about it either. False if this user cannot.
+fn not_for_everyone(outcome: rustix::io::Result<()>) -> Result<bool> {
     match outcome {
-        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(()),
-        outcome => Ok(outcome?),
+        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(false),
+        outcome => Ok(outcome.map(|()| true)?),
     }
 }
 

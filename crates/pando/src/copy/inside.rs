@@ -215,8 +215,9 @@ impl OpenFile for InsideFile {
         Ok(())
     }
 
-    fn apply(&self, settings: &Settings) -> Result<()> {
-        Ok(apply(&self.files, self.inode.number(), settings)?)
+    fn apply(&self, settings: &Settings) -> Result<bool> {
+        apply(&self.files, self.inode.number(), settings)?;
+        Ok(true)
     }
 }
 

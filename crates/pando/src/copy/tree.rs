@@ -62,7 +62,8 @@ impl Metadata {
     }
 }
 
-/// Attributes a copy gets; `None` leaves one as it is.
+/// Attributes a copy gets; `None` leaves one as it is. Where the owner is not for this user to give, the set-id bits are left
+/// out, which would let the program run as somebody else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Owner and group.
@@ -71,6 +72,16 @@ pub struct Settings {
     pub mode: Option<u32>,
     /// Last read and last change.
     pub times: Option<(SystemTime, SystemTime)>,
+}
+
+impl Settings {
+    /// The set-user-ID and set-group-ID bits.
+    const SET_ID: u32 = 0o6000;
+
+    /// The same for a copy that does not get its owner.
+    pub fn without_set_id(self) -> Self {
+        Self { mode: self.mode.map(|mode| mode & !Self::SET_ID), ..self }
+    }
 }
 
 /// A file that links can be made to, however many other files are remembered: it keeps no descriptor open.
@@ -131,6 +142,6 @@ pub trait OpenFile {
     fn write(&self, offset: u64, bytes: &Bytes) -> Result<()>;
     /// Cuts, or extends with a hole.
     fn set_size(&self, size: u64) -> Result<()>;
-    /// Changes attributes.
-    fn apply(&self, settings: &Settings) -> Result<()>;
+    /// Changes attributes. False if the owner is not for this user to give.
+    fn apply(&self, settings: &Settings) -> Result<bool>;
 }
