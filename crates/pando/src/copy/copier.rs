@@ -523,7 +523,7 @@ struct Source<'a> {
     metadata: Metadata,
 }
 
-/// Copies the bytes of a file into an empty one. Holes stay holes.
+/// Copies the bytes of a file into an empty one, in which holes stay holes, or over what a device holds.
 fn copy_contents(source: &dyn OpenFile, target: &dyn OpenFile) -> Result<(), Problem> {
     // Asked again now that it is open: it may be another file, or have grown.
     let size = source.metadata().reading("read")?.size;
@@ -531,8 +531,14 @@ fn copy_contents(source: &dyn OpenFile, target: &dyn OpenFile) -> Result<(), Pro
         // To the end, not to the size: files of /proc say that they are empty.
         return copy_until_end(source, target, size);
     }
+    // A device keeps what is not written, and its size.
+    let is_emptied = target.metadata().making("read")?.file_type == FileType::Regular;
+    let next = |end| match is_emptied {
+        true => source.next_data(end, size),
+        false => Ok((end < size).then_some(end..size)),
+    };
     let mut end = 0;
-    while let Some(range) = source.next_data(end, size).reading("read")? {
+    while let Some(range) = next(end).reading("read")? {
         let mut offset = range.start;
         while offset < range.end {
             let length = (range.end - offset).min(PIECE_BYTES as u64) as usize;
@@ -545,7 +551,7 @@ fn copy_contents(source: &dyn OpenFile, target: &dyn OpenFile) -> Result<(), Pro
         }
         end = range.end;
     }
-    if end < size {
+    if end < size && is_emptied {
         target.set_size(size).making("write")?;
     }
     Ok(())
@@ -579,120 +585,4 @@ fn joined(mut pieces: Vec<Bytes>) -> Bytes {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-    use std::time::UNIX_EPOCH;
-
-    use super::*;
-    use crate::copy::host::HostDirectory;
-    use crate::copy::tree::Remembered;
-
-    const OPTIONS: CopyOptions = CopyOptions {
-        recursive: true,
-        follow: Which::None,
-        modes: false,
-        owners: false,
-        times: false,
-        xattrs: false,
-        links: false,
-        force: true,
-        no_clobber: false,
-        verbose: false,
-    };
-
-    /// A directory in which are links of all names that it is told.
-    struct Names(Vec<Vec<u8>>);
-
-    impl Directory for Names {
-        fn metadata(&self, name: &[u8], _: bool) -> Result<Metadata> {
-            let file_type = if name == b"." { FileType::Directory } else { FileType::Symlink };
-            Ok(Metadata {
-                identity: Identity { system: u64::MAX, inode: 1 },
-                file_type,
-                mode: 0o755,
-                uid: 0,
-                gid: 0,
-                links: 1,
-                size: 0,
-                device: 0,
-                accessed: UNIX_EPOCH,
-                modified: UNIX_EPOCH,
-            })
-        }
-        fn next_names(&mut self) -> Result<Vec<Vec<u8>>> {
-            Ok(std::mem::take(&mut self.0))
-        }
-        fn open_directory(&self, _: &[u8], _: bool) -> Result<Box<dyn Directory>> {
-            Ok(Box::new(Names(self.0.clone())))
-        }
-        fn read_link(&self, _: &[u8]) -> Result<Vec<u8>> {
-            Ok(b"here".to_vec())
-        }
-        fn open_file(&self, _: &[u8], _: bool) -> Result<Box<dyn OpenFile>> {
-            unreachable!()
-        }
-        fn overwrite_file(&self, _: &[u8]) -> Result<Box<dyn OpenFile>> {
-            unreachable!()
-        }
-        fn make_file(&self, _: &[u8], _: u32) -> Result<Box<dyn OpenFile>> {
-            unreachable!()
-        }
-        fn make_directory(&self, _: &[u8], _: u32) -> Result<()> {
-            unreachable!()
-        }
-        fn make_symlink(&self, _: &[u8], _: &[u8]) -> Result<()> {
-            unreachable!()
-        }
-        fn make_special(&self, _: &[u8], _: FileType, _: u32, _: u64) -> Result<()> {
-            unreachable!()
-        }
-        fn remember(&self, _: &[u8]) -> Result<Remembered> {
-            unreachable!()
-        }
-        fn make_link(&self, _: &[u8], _: &Remembered) -> Result<()> {
-            unreachable!()
-        }
-        fn remove(&self, _: &[u8]) -> Result<()> {
-            unreachable!()
-        }
-        fn apply(&self, _: &[u8], _: &Settings) -> Result<()> {
-            unreachable!()
-        }
-        fn xattrs(&self, _: &[u8], _: bool) -> Result<Vec<(Vec<u8>, Bytes)>> {
-            unreachable!()
-        }
-        fn set_xattr(&self, _: &[u8], _: &[u8], _: &[u8]) -> Result<()> {
-            unreachable!()
-        }
-        fn remove_xattr(&self, _: &[u8], _: &[u8]) -> Result<()> {
-            unreachable!()
-        }
-    }
-
-    fn names_in(path: &Path) -> Vec<std::ffi::OsString> {
-        let mut names: Vec<_> = path.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        names
-    }
-
-    /// The names in an image led a copy anywhere on the host.
-    #[test]
-    fn names_that_lead_out_of_the_target_are_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let target = directory.path().join("target");
-        std::fs::create_dir(&target).unwrap();
-        let absolute = directory.path().join("absolute").into_os_string().into_encoded_bytes();
-        let bad =
-            [b"../beside".to_vec(), absolute, b"..".to_vec(), b".".to_vec(), b"a/b".to_vec(), Vec::new()];
-        let names = [&bad[..], &[b"good".to_vec()]].concat();
-        let mut output = Output::new();
-        let mut copier = Copier::new(OPTIONS, &mut output);
-        let place = |directory, path: &[u8]| Target { directory, name: b".".to_vec(), path: path.to_vec() };
-        let from = place(Box::new(Names(names)), b"source");
-        let to = place(Box::new(HostDirectory::open(&target).unwrap()), b"target");
-        copier.copy(&from, &to).unwrap();
-        assert_eq!(copier.problems(), bad.len() as u64);
-        assert_eq!(names_in(directory.path()), ["target"]);
-        assert_eq!(names_in(&target), ["good"]);
-    }
-}
+mod tests;

@@ -1,0 +1,164 @@
+//! Copies of what no file system holds: sources and targets that are made up.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use super::*;
+use crate::copy::host::HostDirectory;
+use crate::copy::tree::Remembered;
+
+const OPTIONS: CopyOptions = CopyOptions {
+    recursive: true,
+    follow: Which::None,
+    modes: false,
+    owners: false,
+    times: false,
+    xattrs: false,
+    links: false,
+    force: true,
+    no_clobber: false,
+    verbose: false,
+};
+
+/// A directory in which are links of all names that it is told.
+struct Names(Vec<Vec<u8>>);
+
+impl Directory for Names {
+    fn metadata(&self, name: &[u8], _: bool) -> Result<Metadata> {
+        let file_type = if name == b"." { FileType::Directory } else { FileType::Symlink };
+        Ok(Metadata {
+            identity: Identity { system: u64::MAX, inode: 1 },
+            file_type,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            links: 1,
+            size: 0,
+            device: 0,
+            accessed: UNIX_EPOCH,
+            modified: UNIX_EPOCH,
+        })
+    }
+    fn next_names(&mut self) -> Result<Vec<Vec<u8>>> {
+        Ok(std::mem::take(&mut self.0))
+    }
+    fn open_directory(&self, _: &[u8], _: bool) -> Result<Box<dyn Directory>> {
+        Ok(Box::new(Names(self.0.clone())))
+    }
+    fn read_link(&self, _: &[u8]) -> Result<Vec<u8>> {
+        Ok(b"here".to_vec())
+    }
+    fn open_file(&self, _: &[u8], _: bool) -> Result<Box<dyn OpenFile>> {
+        unreachable!()
+    }
+    fn overwrite_file(&self, _: &[u8]) -> Result<Box<dyn OpenFile>> {
+        unreachable!()
+    }
+    fn make_file(&self, _: &[u8], _: u32) -> Result<Box<dyn OpenFile>> {
+        unreachable!()
+    }
+    fn make_directory(&self, _: &[u8], _: u32) -> Result<()> {
+        unreachable!()
+    }
+    fn make_symlink(&self, _: &[u8], _: &[u8]) -> Result<()> {
+        unreachable!()
+    }
+    fn make_special(&self, _: &[u8], _: FileType, _: u32, _: u64) -> Result<()> {
+        unreachable!()
+    }
+    fn remember(&self, _: &[u8]) -> Result<Remembered> {
+        unreachable!()
+    }
+    fn make_link(&self, _: &[u8], _: &Remembered) -> Result<()> {
+        unreachable!()
+    }
+    fn remove(&self, _: &[u8]) -> Result<()> {
+        unreachable!()
+    }
+    fn apply(&self, _: &[u8], _: &Settings) -> Result<()> {
+        unreachable!()
+    }
+    fn xattrs(&self, _: &[u8], _: bool) -> Result<Vec<(Vec<u8>, Bytes)>> {
+        unreachable!()
+    }
+    fn set_xattr(&self, _: &[u8], _: &[u8], _: &[u8]) -> Result<()> {
+        unreachable!()
+    }
+    fn remove_xattr(&self, _: &[u8], _: &[u8]) -> Result<()> {
+        unreachable!()
+    }
+}
+
+/// A device, or a file, with what was written to it; everything else is what it held before.
+struct Written {
+    file_type: FileType,
+    bytes: RefCell<Vec<u8>>,
+}
+
+impl OpenFile for Written {
+    fn metadata(&self) -> Result<Metadata> {
+        Ok(Metadata { file_type: self.file_type, ..Names(Vec::new()).metadata(b".", false)? })
+    }
+    fn write(&self, offset: u64, bytes: &Bytes) -> Result<()> {
+        self.bytes.borrow_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+    fn set_size(&self, size: u64) -> Result<()> {
+        assert_eq!(self.file_type, FileType::Regular, "only a file has a size of its own");
+        assert_eq!(size, self.bytes.borrow().len() as u64);
+        Ok(())
+    }
+    fn next_data(&self, _: u64, _: u64) -> Result<Option<Range<u64>>> {
+        unreachable!()
+    }
+    fn read(&self, _: u64, _: usize) -> Result<Vec<Bytes>> {
+        unreachable!()
+    }
+    fn apply(&self, _: &Settings) -> Result<bool> {
+        unreachable!()
+    }
+}
+
+/// Where the source had holes a block device kept what it held.
+#[test]
+fn holes_are_left_out_of_files_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let sparse = std::fs::File::create(directory.path().join("sparse")).unwrap();
+    sparse.set_len(4 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, &[1; 4096], 1 << 20).unwrap();
+    let from = HostDirectory::open(directory.path()).unwrap().open_file(b"sparse", false).unwrap();
+    for (file_type, old) in [(FileType::Regular, 7), (FileType::BlockDevice, 0)] {
+        let target = Written { file_type, bytes: RefCell::new(vec![7; 4 << 20]) };
+        assert!(copy_contents(&*from, &target).is_ok());
+        let bytes = target.bytes.into_inner();
+        assert_eq!((bytes[0], bytes[1 << 20], bytes[3 << 20]), (old, 1, old), "{file_type:?}");
+    }
+}
+
+fn names_in(path: &Path) -> Vec<std::ffi::OsString> {
+    let mut names: Vec<_> = path.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    names
+}
+
+/// The names in an image led a copy anywhere on the host.
+#[test]
+fn names_that_lead_out_of_the_target_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let target = directory.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    let absolute = directory.path().join("absolute").into_os_string().into_encoded_bytes();
+    let bad = [b"../beside".to_vec(), absolute, b"..".to_vec(), b".".to_vec(), b"a/b".to_vec(), Vec::new()];
+    let names = [&bad[..], &[b"good".to_vec()]].concat();
+    let mut output = Output::new();
+    let mut copier = Copier::new(OPTIONS, &mut output);
+    let place = |directory, path: &[u8]| Target { directory, name: b".".to_vec(), path: path.to_vec() };
+    let from = place(Box::new(Names(names)), b"source");
+    let to = place(Box::new(HostDirectory::open(&target).unwrap()), b"target");
+    copier.copy(&from, &to).unwrap();
+    assert_eq!(copier.problems(), bad.len() as u64);
+    assert_eq!(names_in(directory.path()), ["target"]);
+    assert_eq!(names_in(&target), ["good"]);
+}
