@@ -281,10 +281,19 @@ pub fn remount(mountpoint: &Path, options: &[VfsOption]) -> Result<(), MountErro
 /// Unmounts what is mounted there. `lazy` takes it out of the tree at once and lets its users finish; without it, a
 /// mount in use is [`MountError::Busy`].
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    unmount_with(mountpoint, lazy, false)
+}
+
+/// The same by force: the connection to the daemon is broken first, so whoever waits for its answer gets an error, and what the kernel has not
+/// sent is lost. Only root has it; for others it is as without force.
+pub fn unmount_by_force(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    unmount_with(mountpoint, lazy, true)
+}
+
+fn unmount_with(mountpoint: &Path, lazy: bool, force: bool) -> Result<(), MountError> {
     let mut flags = UnmountFlags::NOFOLLOW;
-    if lazy {
-        flags |= UnmountFlags::DETACH;
-    }
+    flags.set(UnmountFlags::DETACH, lazy);
+    flags.set(UnmountFlags::FORCE, force);
     match rustix::mount::unmount(mountpoint, flags) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy { path: mountpoint.to_owned() }),

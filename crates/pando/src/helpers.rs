@@ -11,13 +11,14 @@ use std::process::ExitCode;
 use clap::{Args, Parser};
 use pando_fuse::{VfsOption, mount_point};
 
-use crate::commands::{mount, umount};
+use crate::commands::mount;
+use crate::commands::umount::{self, Unmounted};
 use crate::control;
 use crate::failure::{Failure, Result, Status, complain, io_text};
 use crate::mount_options::MountSettings;
 
-/// Exit status of mount(8) for a mount that failed.
-const MOUNT_FAILED: u8 = 32;
+/// Exit status of mount(8) and umount(8) for a mount or an unmount that failed.
+const FAILED: u8 = 32;
 
 /// Exit status of mount(8) for a command line that makes no sense.
 const USAGE: u8 = 1;
@@ -84,7 +85,7 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let options: Vec<String> = options.map(|option| option.trim().to_owned()).collect();
     if options.iter().any(|option| option == "remount") {
         let changed = if args.fake { Ok(()) } else { remount(&args.mountpoint, &options) };
-        return status(changed.map(|()| Status::Success), MOUNT_FAILED);
+        return status(changed.map(|()| Status::Success), FAILED);
     }
     let mut known = Vec::new();
     for option in options {
@@ -99,7 +100,7 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if args.fake {
         return ExitCode::SUCCESS;
     }
-    status(mount::in_background(args.volume, args.mountpoint, known), MOUNT_FAILED)
+    status(mount::in_background(args.volume, args.mountpoint, known), FAILED)
 }
 
 /// Runs as the helper of umount(8). The first argument is the name of the program.
@@ -111,11 +112,23 @@ pub fn run_umount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let unmounted = umount::unmount(&args.mountpoint, args.lazy).or_else(|failure| match args.read_only {
+    let unmounted = unmount(&args).or_else(|failure| match args.read_only {
         true => remount(&args.mountpoint, &["ro".to_owned()]),
         false => Err(failure),
     });
-    status(unmounted.map(|()| Status::Success), USAGE)
+    status(unmounted.map(|()| Status::Success), FAILED)
+}
+
+/// Who asks for it lazily or by force has no time for a daemon that may hang.
+fn unmount(args: &UmountHelper) -> Result<()> {
+    if args.lazy || args.force {
+        return umount::unmount_at_once(&args.mountpoint, args.lazy, args.force);
+    }
+    // Unmounted it is, and nobody has asked for more.
+    if let Unmounted::Unknown(why) = umount::unmount(&args.mountpoint, false)? {
+        complain(why);
+    }
+    Ok(())
 }
 
 /// The exit status for a result, whose sentence is printed.

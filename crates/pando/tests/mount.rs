@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -86,11 +87,16 @@ impl Place {
         let process = rustix::process::pidfd_open(daemon, PidfdFlags::empty()).unwrap();
         rustix::process::pidfd_send_signal(&process, signal).unwrap();
         if ends {
-            let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
-            let time_out = rustix::event::Timespec { tv_sec: TIME_OUT.as_secs() as i64, tv_nsec: 0 };
-            assert_eq!(rustix::event::poll(&mut ended, Some(&time_out)), Ok(1), "the daemon lives on");
+            wait_for(&process);
         }
     }
+}
+
+/// Waits for the end of a daemon.
+fn wait_for(process: &OwnedFd) {
+    let mut ended = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+    let time_out = rustix::event::Timespec { tv_sec: TIME_OUT.as_secs() as i64, tv_nsec: 0 };
+    assert_eq!(rustix::event::poll(&mut ended, Some(&time_out)), Ok(1), "the daemon lives on");
 }
 
 impl Drop for Place {
@@ -182,9 +188,7 @@ fn signals_unmount() {
     drop(file);
     let process = rustix::process::pidfd_open(daemon, PidfdFlags::empty());
     if let Ok(process) = process {
-        let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
-        let time_out = rustix::event::Timespec { tv_sec: TIME_OUT.as_secs() as i64, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut ended, Some(&time_out)), Ok(1), "the daemon lives on");
+        wait_for(&process);
     }
 }
 
@@ -256,4 +260,53 @@ fn helpers_of_mount_and_umount() {
     place.run(&mount, &["volume", "mnt", "-o", "frobnicate"]).expect_failure(1, "frobnicate");
     place.run(&mount, &["volume", "mnt", "-s", "-f", "-o", "frobnicate"]).expect_success();
     place.run(&mount, &["nothing", "mnt", "-o", "rw"]).expect_failure(32, "nothing");
+}
+
+/// They asked the daemon first, and waited for its end.
+#[test]
+fn the_helper_unmounts_lazily_and_by_force_without_the_daemon() {
+    let Some(place) = Place::new("the_helper_unmounts_lazily_and_by_force_without_the_daemon") else {
+        return;
+    };
+    let umount = place.directory.path().join("umount.fuse.pando");
+    symlink(env!("CARGO_BIN_EXE_pando"), &umount).unwrap();
+    place.run(&umount, &["mnt"]).expect_failure(32, "no PandoFS volume is mounted there");
+    place.mount();
+    fs::write(place.file(), "kept").unwrap();
+    let file = File::open(place.file()).unwrap();
+    place.run(&umount, &["mnt"]).expect_failure(32, "is in use");
+    let daemon = place.daemon();
+    place.run(&umount, &["-l", "mnt"]).expect_success();
+    assert!(!place.is_mounted());
+    assert_eq!(std::io::read_to_string(&file).unwrap(), "kept");
+    let process = rustix::process::pidfd_open(daemon, PidfdFlags::empty()).unwrap();
+    drop(file);
+    wait_for(&process);
+    place.mount();
+    let daemon = place.daemon();
+    place.signal(daemon, Signal::STOP, false);
+    let forced = place.run(&umount, &["-f", "mnt"]);
+    place.signal(daemon, Signal::CONT, true);
+    forced.expect_success();
+    assert!(!place.is_mounted());
+}
+
+#[test]
+fn an_unmount_is_one_for_the_helper_though_the_daemon_cannot_be_reached() {
+    let Some(place) = Place::new("an_unmount_is_one_for_the_helper_though_the_daemon_cannot_be_reached")
+    else {
+        return;
+    };
+    let umount = place.directory.path().join("umount.fuse.pando");
+    symlink(env!("CARGO_BIN_EXE_pando"), &umount).unwrap();
+    for (program, status) in [(umount.as_path(), 0), (Path::new(env!("CARGO_BIN_EXE_pando")), 1)] {
+        place.mount();
+        let process = rustix::process::pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
+        let entry = pando_fuse::mount_point::mounted_at(&place.mountpoint()).unwrap().unwrap();
+        fs::remove_file(format!("/run/pando/{}.socket", entry.device.replace(':', "-"))).unwrap();
+        let arguments: &[&str] = if status == 0 { &["mnt"] } else { &["umount", "mnt"] };
+        place.run(program, arguments).expect_failure(status, "its daemon cannot be reached");
+        assert!(!place.is_mounted());
+        wait_for(&process);
+    }
 }

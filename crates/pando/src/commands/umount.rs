@@ -35,28 +35,52 @@ pub struct UmountArgs {
     mountpoint: PathBuf,
 }
 
+/// What is known of a volume that was unmounted.
+pub enum Unmounted {
+    /// It has been closed.
+    Closed,
+    /// Its daemon cannot be reached, as this sentence says.
+    Unknown(String),
+}
+
 /// Runs `pando umount`: done when the volume is unmounted and closed.
 pub fn run(args: &UmountArgs) -> Result<Status> {
-    unmount(&args.mountpoint, args.lazy)?;
-    Ok(Status::Success)
+    match unmount(&args.mountpoint, args.lazy)? {
+        Unmounted::Closed => Ok(Status::Success),
+        Unmounted::Unknown(why) => Err(Failure::new(why)),
+    }
+}
+
+/// Unmounts without a word to the daemon, which may hang: out of the tree if `lazy`, whoever uses it, and by `force`.
+pub fn unmount_at_once(mountpoint: &Path, lazy: bool, force: bool) -> Result<()> {
+    let entry = entry_of(mountpoint)?;
+    let unmount = if force { mount_point::unmount_by_force } else { mount_point::unmount };
+    unmount(&entry.mountpoint, lazy).map_err(|error| Failure::new(error.to_string()))
+}
+
+fn failed(mountpoint: &Path, why: &str) -> Failure {
+    Failure::new(format!("cannot unmount {}: {why}", mountpoint.display()))
+}
+
+fn entry_of(mountpoint: &Path) -> Result<MountEntry> {
+    let entry = mount_point::mounted_at(mountpoint).map_err(|error| failed(mountpoint, &io_text(&error)))?;
+    entry.ok_or_else(|| failed(mountpoint, "no PandoFS volume is mounted there"))
 }
 
 /// Unmounts and waits until the volume has been closed.
-pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
     let shown = mountpoint.display();
-    let failed = |why: String| Failure::new(format!("cannot unmount {shown}: {why}"));
-    let entry = mount_point::mounted_at(mountpoint).map_err(|error| failed(io_text(&error)))?;
-    let entry = entry.ok_or_else(|| failed("no PandoFS volume is mounted there".to_owned()))?;
+    let entry = entry_of(mountpoint)?;
     let info = control::request(&entry.device, "info").unwrap_or_default();
     if !lazy {
         let snapshots = info["snapshots"].as_array().filter(|_| info["snapshot"].is_null());
         let mut snapshots = snapshots.into_iter().flatten().filter_map(Value::as_str);
-        if let Some(mountpoint) = snapshots.next() {
+        if let Some(other) = snapshots.next() {
             let why = format!(
                 "a snapshot of it is mounted on {}; unmount that first",
-                output_shown(mountpoint.as_bytes())
+                output_shown(other.as_bytes())
             );
-            return Err(failed(why));
+            return Err(failed(mountpoint, &why));
         }
     }
     // The daemon must have heard of us before it is unmounted, since it might end before we get to it.
@@ -73,12 +97,12 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
             complain(format!(
                 "the daemon of {shown} had been killed; the next mount of {volume} recovers from its log"
             ));
-            return Ok(());
+            return Ok(Unmounted::Closed);
         }
         Err(error) => {
             let why =
                 format!("{shown} is unmounted, but whether {volume} has been closed is unknown: {error}");
-            return Err(Failure::new(why));
+            return Ok(Unmounted::Unknown(why));
         }
     };
     if !daemon.has_answer_within(PATIENCE) {
@@ -94,7 +118,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     match daemon.receive() {
         Ok(_) => {
             daemon.wait_for_end();
-            Ok(())
+            Ok(Unmounted::Closed)
         }
         Err(ControlError::Refused(why)) => {
             Err(Failure::new(format!("{shown} is unmounted, but {volume} could not be closed: {why}")))
