@@ -130,6 +130,25 @@ const NOT_FOR_US: &[&str] = &[
     "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "group", "_netdev", "nofail",
 ];
 
+/// With less than a few nodes in memory every change waits until the last one has left it.
+const CACHE_BYTES_MIN: u64 = 16 << 20;
+
+/// Bytes of a node cache, as `-o cache` and `--cache` take them. An error is the end of a sentence.
+pub fn cache_bytes(text: &str) -> Result<u64, String> {
+    match size::parse(text).map_err(|error| error.to_string())? {
+        bytes if bytes < CACHE_BYTES_MIN => Err(format!(
+            "a cache of {} is too small, at least 16M are needed; write a suffix behind the number, such as 512M or 4G",
+            bytes_text(bytes)
+        )),
+        bytes => Ok(bytes),
+    }
+}
+
+/// A size that nobody takes for another one.
+fn bytes_text(bytes: u64) -> String {
+    if bytes < 1024 { format!("{bytes} bytes") } else { size::human(bytes) }
+}
+
 impl MountSettings {
     /// Adds a list of options separated by commas. With `sloppy`, unknown ones are passed over.
     pub fn add(&mut self, list: &str, sloppy: bool) -> Result<(), OptionError> {
@@ -174,8 +193,7 @@ impl MountSettings {
                 self.transport = Transport::parse(value).ok_or_else(refuse)?;
             }
             ("cache", Some(value)) => {
-                let refuse = |error: size::SizeError| wrong(option, error);
-                self.cache_bytes = Some(size::parse(value).map_err(refuse)?);
+                self.cache_bytes = Some(cache_bytes(value).map_err(|why| wrong(option, why))?);
             }
             ("checkpoint", Some(value)) => self.checkpoint_interval = Some(seconds(option, value)?),
             ("commit", Some(value)) => self.commit_interval = Some(seconds(option, value)?),
@@ -255,6 +273,8 @@ mod tests {
         assert_eq!(parsed("remount,ro"), Err(OptionError::Remount));
         for option in [
             "cache=much",
+            "cache=512",
+            "cache=15M",
             "cache",
             "commit=0",
             "commit=never",
@@ -269,6 +289,9 @@ mod tests {
         ] {
             assert!(matches!(parsed(option), Err(OptionError::Value { .. })), "{option}");
         }
+        assert_eq!(parsed("cache=16M").unwrap().cache_bytes, Some(16 << 20));
+        let too_small = parsed("cache=512").unwrap_err().to_string();
+        assert!(too_small.contains("512 bytes is too small") && too_small.contains("512M"), "{too_small}");
         let mut settings = MountSettings::default();
         assert_eq!(settings.add("frobnicate,ro", true), Ok(()));
         assert!(settings.is_read_only());

@@ -199,6 +199,8 @@ fn refusals_are_one_sentence() {
     place.pando(&["mount", "nothing", "mnt"]).expect_failure(1, "cannot mount nothing: no such file");
     place.pando(&["mount", "volume", "volume"]).expect_failure(1, "not a directory");
     place.pando(&["mount", "-o", "ro,frobnicate", "volume", "mnt"]).expect_failure(2, "'frobnicate'");
+    place.pando(&["mount", "--cache", "512", "volume", "mnt"]).expect_failure(2, "at least 16M");
+    place.pando(&["mount", "-o", "cache=4M", "volume", "mnt"]).expect_failure(2, "4.0M is too small");
     place.mount();
     fs::create_dir(place.directory.path().join("other")).unwrap();
     place.pando(&["mount", "volume", "other"]).expect_failure(1, "is mounted on");

@@ -16,9 +16,9 @@ use crate::commands::snapshot::write_out;
 use crate::control;
 use crate::daemon::{READY, Service, serve};
 use crate::failure::{Failure, Result, Status, io_text};
-use crate::mount_options::{MountSettings, OptionError};
+use crate::mount_options::{MountSettings, OptionError, cache_bytes};
+use crate::mounts;
 use crate::output::shown;
-use crate::{mounts, size};
 
 const ABOUT: &str = "\
 Mounts a volume on a directory and returns when it is usable; a daemon serves it until it is unmounted. After a crash \
@@ -32,8 +32,8 @@ pub struct MountArgs {
     /// Mount options, separated by commas.
     #[arg(short = 'o', long, value_parser = checked)]
     options: Vec<String>,
-    /// Memory for the node cache, such as 512M or 4G; a quarter of the machine's memory, or of its control group's, unless told.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    /// Memory for the node cache, such as 512M or 4G, at least 16M; a quarter of the machine's memory, or of its control group's, unless told.
+    #[arg(long, value_name = "SIZE", value_parser = cache_bytes)]
     cache: Option<u64>,
     /// Stay in the foreground and log to standard error.
     #[arg(long, short)]
