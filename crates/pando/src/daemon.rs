@@ -1,7 +1,7 @@
 //! The process that serves a mounted volume: from opening the volume to its last checkpoint.
 //!
-//! It ends when the volume is unmounted, by whomever: `pando umount`, umount(8), fusermount3, or itself on SIGTERM or
-//! SIGINT. Killed without warning it loses what a crash loses, and the next mount recovers.
+//! It ends when the volume is unmounted, by whomever: `pando umount`, umount(8), fusermount3, or itself on SIGTERM,
+//! SIGINT or SIGHUP. Killed without warning it loses what a crash loses, and the next mount recovers.
 
 mod control_server;
 mod log;
@@ -17,7 +17,7 @@ use pando_engine::Options;
 use pando_fs::{FileSystem, Operations};
 use pando_fuse::{MountError, MountOptions, Notifier, Session, Unmounter, VfsOption};
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::control_server::{ControlServer, Talk};
@@ -294,11 +294,12 @@ fn answer(
     }
 }
 
-/// SIGTERM and SIGINT unmount. If the mount is in use it leaves the tree at once and lives on for its users; a second
+/// SIGTERM, SIGINT and SIGHUP, which the end of a terminal sends, unmount. If the mount is in use it leaves the tree at once and lives on for its users; a second
 /// signal makes everything durable and ends the process under them.
 fn stop_on_signals(unmounter: Unmounter, answerer: Arc<Answerer>, log: Arc<Log>) -> Result<()> {
     let failed = |error: std::io::Error| Failure::new(format!("cannot receive signals: {}", io_text(&error)));
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
+    let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    let mut signals = Signals::new([SIGTERM, SIGINT].into_iter().chain(hang_up)).map_err(failed)?;
     let receive = move || {
         let mut asked = false;
         for _ in signals.forever() {
@@ -324,6 +325,14 @@ fn stop_on_signals(unmounter: Unmounter, answerer: Arc<Answerer>, log: Arc<Log>)
     };
     std::thread::Builder::new().name("pando-signals".into()).spawn(receive).map_err(failed)?;
     Ok(())
+}
+
+/// Whether who started this process has it ignore a signal, as nohup(1) does.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    ignored & 1 << (signal - 1) != 0
 }
 
 /// Tells the parent that the mount is usable, and lets go of its terminal and its directory. What the engine says on

@@ -168,7 +168,7 @@ fn what_was_synced_survives_a_killed_daemon() {
 #[test]
 fn signals_unmount() {
     let Some(place) = Place::new("signals_unmount") else { return };
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         place.mount();
         fs::write(place.file(), "kept").unwrap();
         place.signal(place.daemon(), signal, true);
@@ -190,6 +190,37 @@ fn signals_unmount() {
     if let Ok(process) = process {
         wait_for(&process);
     }
+}
+
+/// The end of a terminal killed a daemon in the foreground, and what was not synced was lost.
+#[test]
+fn a_daemon_in_the_foreground_unmounts_when_its_terminal_goes() {
+    let Some(place) = Place::new("a_daemon_in_the_foreground_unmounts_when_its_terminal_goes") else {
+        return;
+    };
+    let mount = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).args(["mount", "--foreground", "volume", "mnt"]);
+        let daemon = command.current_dir(place.directory.path()).stderr(Stdio::null()).spawn().unwrap();
+        let started = Instant::now();
+        while !place.is_mounted() {
+            assert!(started.elapsed() < TIME_OUT, "the mount does not come");
+            std::thread::yield_now();
+        }
+        // It answers behind what catches signals.
+        fs::write(place.file(), "kept").unwrap();
+        daemon
+    };
+    let mut daemon = mount(env!("CARGO_BIN_EXE_pando"), &[]);
+    place.signal(place.daemon(), Signal::HUP, true);
+    assert!(daemon.wait().unwrap().success());
+    assert!(!place.is_mounted());
+    // Who was told to outlive it does.
+    let mut daemon = mount("nohup", &[env!("CARGO_BIN_EXE_pando")]);
+    place.signal(place.daemon(), Signal::HUP, false);
+    assert_eq!(fs::read_to_string(place.file()).unwrap(), "kept");
+    place.unmount();
+    assert!(daemon.wait().unwrap().success());
 }
 
 #[test]

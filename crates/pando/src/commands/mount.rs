@@ -23,7 +23,7 @@ use crate::output::shown;
 const ABOUT: &str = "\
 Mounts a volume on a directory and returns when it is usable; a daemon serves it until it is unmounted. After a crash \
 the volume needs no check: mounting it brings back what was durable. Root mounts for all users; other users need \
-fusermount3, and mount for themselves. SIGTERM and SIGINT make the daemon unmount.";
+fusermount3, and mount for themselves. SIGTERM, SIGINT and SIGHUP make the daemon unmount.";
 
 /// Arguments of `pando mount`.
 #[derive(Debug, Args)]
