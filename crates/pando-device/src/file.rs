@@ -100,13 +100,21 @@ impl FileDevice {
     /// name are durable when this returns.
     ///
     /// # Errors
-    /// [`DeviceError::Io`], among others where a file of that name is there.
+    /// [`DeviceError::Io`], among others where a file of that name is there. Nothing is left of one that could not be made.
     pub fn create(path: impl AsRef<Path>, length: u64) -> Result<Self, DeviceError> {
         let path = path.as_ref();
-        let failed = |code| open_error(path, code);
         let mode = Mode::RUSR | Mode::WUSR;
-        let (file, is_direct) =
-            open_direct(path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode).map_err(failed)?;
+        let (file, is_direct) = open_direct(path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)
+            .map_err(|code| open_error(path, code))?;
+        Self::fill(file, path, is_direct, length).inspect_err(|_| {
+            // If it cannot be removed, the error names it anyway.
+            let _ = std::fs::remove_file(path);
+        })
+    }
+
+    /// Gives a file that was just made its length.
+    fn fill(file: OwnedFd, path: &Path, is_direct: bool, length: u64) -> Result<Self, DeviceError> {
+        let failed = |code| open_error(path, code);
         rustix::fs::ftruncate(&file, length).map_err(failed)?;
         rustix::fs::fsync(&file).map_err(failed)?;
         let directory =

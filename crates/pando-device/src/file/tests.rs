@@ -197,6 +197,15 @@ fn a_block_device_that_is_let_go_of_in_a_moment_is_opened() {
 }
 
 #[test]
+fn nothing_is_left_of_a_file_that_cannot_be_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    // No file has so many bytes.
+    assert!(matches!(FileDevice::create(&image, u64::MAX - BLOCK), Err(DeviceError::Io { .. })));
+    assert!(!image.exists());
+}
+
+#[test]
 fn creating_does_not_overwrite() {
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("image");
