@@ -11,6 +11,7 @@ use crate::operations::{FileType, InodeNumber};
 use crate::schema::record::FLAG_SPARSE;
 use crate::schema::{Record, Timestamp, key};
 use crate::space::Unit;
+use crate::xattr::delete_lost_values;
 use crate::{Error, FileSystem, Result};
 
 /// Bytes in a block.
@@ -120,10 +121,7 @@ impl FileSystem {
         let mut edit = Edit::new(state.record.clone(), prefix);
         edit.write(offset, bytes);
         edit.touch(self.now());
-        let replace = kill_set_id && kill_privileges(&mut edit.record);
-        if replace && state.record.has_large_xattrs() {
-            crate::xattr::delete_lost_values(&mut edit.batch, &edit.prefix, &state.record, &edit.record);
-        }
+        let replace = kill_set_id && edit.kill_privileges();
         let (batch, record) = edit.finish(key, replace);
         self.store.apply(batch)?;
         state.set_record(record);
@@ -170,6 +168,16 @@ impl Edit {
     /// Sets the times of a change of the contents.
     pub(crate) fn touch(&mut self, now: Timestamp) {
         (self.record.modified, self.record.changed) = (now, now);
+    }
+
+    /// As [`kill_privileges`], for the file: if it is true, the whole record is to be replaced.
+    pub(crate) fn kill_privileges(&mut self) -> bool {
+        let before = self.record.has_large_xattrs().then(|| self.record.clone());
+        let killed = kill_privileges(&mut self.record);
+        if let Some(before) = before {
+            delete_lost_values(&mut self.batch, &self.prefix, &before, &self.record);
+        }
+        killed
     }
 
     /// The batch with the record's change, and the record. `replace` if more than its hot part has changed.

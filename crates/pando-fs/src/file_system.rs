@@ -320,8 +320,15 @@ impl Operations for FileSystem {
         self.write_file(inode, offset, bytes, append, kill_set_id)
     }
 
-    fn allocate(&self, inode: InodeNumber, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
-        self.allocate_range(inode, mode, offset, length)
+    fn allocate(
+        &self,
+        inode: InodeNumber,
+        mode: AllocateMode,
+        offset: u64,
+        length: u64,
+        kill_set_id: bool,
+    ) -> Result<()> {
+        self.allocate_range(inode, mode, offset, length, kill_set_id)
     }
 
     fn copy_range(
@@ -331,8 +338,9 @@ impl Operations for FileSystem {
         to: InodeNumber,
         to_offset: u64,
         length: u64,
+        kill_set_id: bool,
     ) -> Result<u64> {
-        self.copy_file_range(from, from_offset, to, to_offset, length)
+        self.copy_file_range(from, from_offset, to, to_offset, length, kill_set_id)
     }
 
     fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64> {

@@ -327,9 +327,16 @@ pub trait Operations: Send + Sync {
         append: bool,
         kill_set_id: bool,
     ) -> Result<()>;
-    /// fallocate(2).
-    fn allocate(&self, inode: InodeNumber, mode: AllocateMode, offset: u64, length: u64) -> Result<()>;
-    /// Copies inside the file system, returns the bytes copied.
+    /// fallocate(2). `kill_set_id` as in a write.
+    fn allocate(
+        &self,
+        inode: InodeNumber,
+        mode: AllocateMode,
+        offset: u64,
+        length: u64,
+        kill_set_id: bool,
+    ) -> Result<()>;
+    /// Copies inside the file system, returns the bytes copied. `kill_set_id` as in a write, of the target.
     fn copy_range(
         &self,
         from: InodeNumber,
@@ -337,6 +344,7 @@ pub trait Operations: Send + Sync {
         to: InodeNumber,
         to_offset: u64,
         length: u64,
+        kill_set_id: bool,
     ) -> Result<u64>;
     /// The offset of the next data or hole at or behind `offset`; `NoData` (ENXIO) behind the end.
     fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64>;

@@ -158,11 +158,11 @@ impl Operations for SnapshotFiles {
         Err(Error::ReadOnly)
     }
 
-    fn allocate(&self, _: InodeNumber, _: AllocateMode, _: u64, _: u64) -> Result<()> {
+    fn allocate(&self, _: InodeNumber, _: AllocateMode, _: u64, _: u64, _: bool) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
-    fn copy_range(&self, _: InodeNumber, _: u64, _: InodeNumber, _: u64, _: u64) -> Result<u64> {
+    fn copy_range(&self, _: InodeNumber, _: u64, _: InodeNumber, _: u64, _: u64, _: bool) -> Result<u64> {
         Err(Error::ReadOnly)
     }
 

@@ -68,6 +68,7 @@ impl FileSystem {
         mode: AllocateMode,
         offset: u64,
         length: u64,
+        kill_set_id: bool,
     ) -> Result<()> {
         let inode = self.writable_inode(number)?;
         check_regular(&inode)?;
@@ -100,7 +101,8 @@ impl FileSystem {
             edit.set_size(end);
         }
         edit.touch(self.now());
-        let (batch, record) = edit.finish(inode.key(*epoch)?, false);
+        let replace = kill_set_id && edit.kill_privileges();
+        let (batch, record) = edit.finish(inode.key(*epoch)?, replace);
         self.store.apply(batch)?;
         state.set_record(record);
         Ok(())
@@ -170,6 +172,7 @@ impl FileSystem {
         to: InodeNumber,
         to_offset: u64,
         length: u64,
+        kill_set_id: bool,
     ) -> Result<u64> {
         let (source, target) = (self.inode(from)?, self.writable_inode(to)?);
         check_regular(&source)?;
@@ -203,7 +206,8 @@ impl FileSystem {
             let mut edit = Edit::new(record, to);
             edit.share(from_offset, &whole, &source_record, &from);
             edit.touch(self.now());
-            let (batch, record) = edit.finish(target.key(*epoch)?, false);
+            let replace = kill_set_id && edit.kill_privileges();
+            let (batch, record) = edit.finish(target.key(*epoch)?, replace);
             self.store.apply(batch)?;
             states.set_record(&target, record);
             return Ok(end - from_offset);
@@ -220,7 +224,8 @@ impl FileSystem {
         let mut edit = Edit::new(record, prefix);
         edit.write_pieces(to_offset, pieces);
         edit.touch(self.now());
-        let (batch, record) = edit.finish(target.key(*epoch)?, false);
+        let replace = kill_set_id && edit.kill_privileges();
+        let (batch, record) = edit.finish(target.key(*epoch)?, replace);
         self.store.apply(batch)?;
         states.set_record(&target, record);
         Ok(length)

@@ -126,7 +126,7 @@ fn holes_are_punched_and_found() {
     let volume = Volume::new();
     let file = volume.file(ROOT, "f");
     volume.write(file, 0, &[9; 20_000]);
-    volume.fs.allocate(file, AllocateMode::PunchHole, 5000, 10_000).unwrap();
+    volume.fs.allocate(file, AllocateMode::PunchHole, 5000, 10_000, false).unwrap();
     let read = volume.read(file, 0, 20_000);
     assert!(read.iter().enumerate().all(|(at, byte)| (*byte == 0) == (5000..15_000).contains(&at)));
     assert_eq!(volume.fs.seek(file, 0, Seek::Hole), Ok(8192));
@@ -168,10 +168,10 @@ fn copies_keep_data_and_holes() {
     volume.write(from, 0, &[3; 5000]);
     volume.write(from, 100_000, &[4; 5000]);
     volume.write(to, 0, &[9; 60_000]);
-    assert_eq!(volume.fs.copy_range(from, 10, to, 7, 1 << 40), Ok(104_990));
+    assert_eq!(volume.fs.copy_range(from, 10, to, 7, 1 << 40, false), Ok(104_990));
     let expected = [&[9; 7][..], &volume.read(from, 10, 200_000)].concat();
     assert_eq!(volume.read(to, 0, 200_000), expected);
-    assert_eq!(volume.fs.copy_range(from, 0, from, 10, 100), Err(Error::Invalid));
+    assert_eq!(volume.fs.copy_range(from, 0, from, 10, 100, false), Err(Error::Invalid));
     volume.assert_clean();
 }
 
@@ -186,7 +186,7 @@ fn whole_files_and_aligned_ranges_are_shared_and_stay_apart() {
         volume.write(from, (piece * (128 << 10)) as u64, bytes);
     }
     let before = volume.fs.engine().stats().ranges_cloned;
-    assert_eq!(volume.fs.copy_range(from, 0, to, 0, 1 << 40), Ok(expected.len() as u64));
+    assert_eq!(volume.fs.copy_range(from, 0, to, 0, 1 << 40, false), Ok(expected.len() as u64));
     assert_eq!(volume.fs.engine().stats().ranges_cloned, before + 1, "shared, not copied");
     assert_eq!(volume.read(to, 0, 4 * MIB), expected);
     // A longer file keeps what lies behind.
@@ -194,7 +194,7 @@ fn whole_files_and_aligned_ranges_are_shared_and_stay_apart() {
     for (piece, bytes) in longer.chunks(128 << 10).enumerate() {
         volume.write(other, (piece * (128 << 10)) as u64, bytes);
     }
-    assert_eq!(volume.fs.copy_range(from, MIB as u64, other, MIB as u64, 1 << 40), Ok(2 * MIB as u64));
+    assert_eq!(volume.fs.copy_range(from, MIB as u64, other, MIB as u64, 1 << 40, false), Ok(2 * MIB as u64));
     longer[MIB..3 * MIB].copy_from_slice(&expected[MIB..3 * MIB]);
     assert_eq!(volume.read(other, 0, 4 * MIB), longer);
     volume.assert_clean();
@@ -202,7 +202,10 @@ fn whole_files_and_aligned_ranges_are_shared_and_stay_apart() {
     let old = expected.clone();
     volume.write(to, 70_000, b"clone");
     volume.write(from, 2_000_000, b"source");
-    volume.fs.allocate(other, pando_fs::operations::AllocateMode::PunchHole, MIB as u64, 8192).unwrap();
+    volume
+        .fs
+        .allocate(other, pando_fs::operations::AllocateMode::PunchHole, MIB as u64, 8192, false)
+        .unwrap();
     longer[MIB..MIB + 8192].fill(0);
     expected[2_000_000..2_000_006].copy_from_slice(b"source");
     let mut clone = old;
@@ -232,7 +235,7 @@ fn a_range_that_begins_anywhere_is_shared_from_the_next_border_on() {
     let mut calls = Vec::new();
     while at < bytes.len() as u64 {
         volume.fs.make_room(0, true).unwrap();
-        let copied = volume.fs.copy_range(from, at, to, at, 1 << 40).unwrap();
+        let copied = volume.fs.copy_range(from, at, to, at, 1 << 40, false).unwrap();
         calls.push(copied);
         at += copied;
     }
@@ -289,6 +292,43 @@ fn a_write_takes_set_id_bits_off_when_told() {
     volume.fs.set_attributes(&volume.caller, file, &set).unwrap();
     volume.fs.write(file, 0, bytes::Bytes::from_static(b"x"), false, true).unwrap();
     assert_eq!(volume.fs.get_attributes(file).unwrap().mode, 0o755);
+}
+
+#[test]
+fn what_changes_a_file_without_a_write_takes_set_id_bits_off_when_told() {
+    const LENGTH: u64 = 100_000;
+    let volume = Volume::new();
+    let source = volume.file(ROOT, "source");
+    volume.write(source, 0, &[1; LENGTH as usize]);
+    let changes: [&dyn Fn(InodeNumber, bool); 5] = [
+        &|file, kill| volume.fs.copy_range(source, 0, file, 0, LENGTH, kill).map(drop).unwrap(),
+        &|file, kill| volume.fs.copy_range(source, 0, file, 1, 10, kill).map(drop).unwrap(),
+        &|file, kill| {
+            volume.fs.allocate(file, AllocateMode::Allocate { keep_size: false }, 0, LENGTH, kill).unwrap();
+        },
+        &|file, kill| volume.fs.allocate(file, AllocateMode::PunchHole, 0, 10, kill).unwrap(),
+        &|file, kill| {
+            volume.fs.allocate(file, AllocateMode::ZeroRange { keep_size: true }, 0, 10, kill).unwrap();
+        },
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        let file = volume.file(ROOT, &format!("{number}"));
+        volume.write(file, 0, b"a program");
+        for name in [&b"security.capability"[..], b"user.kept"] {
+            volume.fs.set_xattr(file, name, &[2; 1000], XattrMode::Set, false).unwrap();
+        }
+        let set = SetAttributes { mode: Some(0o6755), ..SetAttributes::default() };
+        volume.fs.set_attributes(&volume.caller, file, &set).unwrap();
+        change(file, false);
+        assert_eq!(volume.fs.get_attributes(file).unwrap().mode, 0o6755, "change {number}");
+        change(file, true);
+        assert_eq!(volume.fs.get_attributes(file).unwrap().mode, 0o755, "change {number}");
+        assert_eq!(volume.fs.list_xattrs(file).unwrap(), "user.kept\0", "change {number}");
+        volume.assert_clean();
+        volume.fs.forget(file, 1);
+        let file = volume.walk(&format!("{number}")).unwrap();
+        assert_eq!(volume.fs.get_attributes(file).unwrap().mode, 0o755, "change {number}");
+    }
 }
 
 #[test]

@@ -163,8 +163,8 @@ fn nothing_in_a_snapshot_changes() {
     assert_eq!(fs.link(file, live, b"n").map(drop), read_only);
     assert_eq!(fs.link(volume.walk("b/f1").unwrap(), a, b"n").map(drop), read_only);
     assert_eq!(fs.write(file, 0, "x".into(), false, false), read_only);
-    assert_eq!(fs.allocate(file, AllocateMode::PunchHole, 0, 10), read_only);
-    assert_eq!(fs.copy_range(live, 0, file, 0, 10).map(drop), read_only);
+    assert_eq!(fs.allocate(file, AllocateMode::PunchHole, 0, 10, false), read_only);
+    assert_eq!(fs.copy_range(live, 0, file, 0, 10, false).map(drop), read_only);
     assert_eq!(fs.set_attributes(caller, file, &SetAttributes::default()).map(drop), read_only);
     assert_eq!(fs.set_xattr(file, b"user.x", b"", XattrMode::Set, false), read_only);
     assert_eq!(fs.remove_xattr(file, b"user.large"), read_only);
@@ -455,7 +455,7 @@ fn what_lies_in_a_snapshot_can_be_cloned_and_copied_out() {
     volume.write(linked, 0, b"changed");
     let file = volume.file(a, "copy");
     let source = volume.walk(".snapshots/one/a/f30").unwrap();
-    let copied = waiting(&*volume.fs, |fs| fs.copy_range(source, 0, file, 0, 1 << 20)).unwrap();
+    let copied = waiting(&*volume.fs, |fs| fs.copy_range(source, 0, file, 0, 1 << 20, false)).unwrap();
     assert_eq!(volume.read(file, 0, 1 << 20), vec![31; copied as usize]);
     volume.write(volume.walk("whole/a/f30").unwrap(), 0, b"changed");
     assert_eq!(picture_of(&volume, one), before);

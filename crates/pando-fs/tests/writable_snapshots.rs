@@ -110,7 +110,7 @@ fn nothing_is_moved_or_linked_between_trees() {
         // Clones and copies are made across.
         waiting(fs, |fs| fs.clone_tree(caller, &[], from, to, format!("of {}", from.0).as_bytes())).unwrap();
         let copy = volume.file(to, &format!("copy of {}", from.0));
-        waiting(fs, |fs| fs.copy_range(file, 0, copy, 0, 1 << 20)).unwrap();
+        waiting(fs, |fs| fs.copy_range(file, 0, copy, 0, 1 << 20, false)).unwrap();
         assert_eq!(volume.read(copy, 0, 1 << 20), vec![10; 6300]);
         unlink(&volume, from, "named").unwrap();
     }

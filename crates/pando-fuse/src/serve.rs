@@ -217,25 +217,24 @@ impl Server {
     fn write(&self, inode: InodeNumber, offset: u64, data: Bytes, kill_set_id: bool, reply: Reply) {
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
-            let had_set_id = kill_set_id && fs.get_attributes(inode)?.mode & 0o6000 != 0;
-            let written = fs.write(inode, offset, data.clone(), false, kill_set_id);
-            if let Err(Error::ReadOnly | Error::Stale) = written {
-                // No open is asked for, so one for writing is not refused. What came through a memory map would stay in the kernel's
-                // pages, and be read from there.
-                forgetter.forget_contents([inode]);
-            }
-            written?;
-            if had_set_id {
-                // The kernel would go on to believe in the old mode, and execute by it. Dropping attributes takes no lock
-                // of the inode's in the kernel, so it is allowed from within a request to it (FU-4).
-                kernel.notify(&invalidate_attributes(inode.0));
-            }
+            killing_set_id(fs, &kernel, inode, kill_set_id, || {
+                let written = fs.write(inode, offset, data.clone(), false, kill_set_id);
+                if let Err(Error::ReadOnly | Error::Stale) = written {
+                    // No open is asked for, so one for writing is not refused. What came through a memory map would stay in the kernel's
+                    // pages, and be read from there.
+                    forgetter.forget_contents([inode]);
+                }
+                written
+            })?;
             Ok(Answer::count(data.len() as u32))
         });
     }
 
     fn change(&self, header: &Header, operation: Operation, reply: Reply) {
         let (header, inode, acls) = (*header, InodeNumber(header.node), self.agreement.acls);
+        let kernel = self.kernel.clone();
+        // These two requests, unlike a write, do not say whether set-id bits are to go.
+        let kill = header.uid != 0;
         self.dispatcher.change(reply, move |fs| {
             let (invalid, unsupported) = (Answer::Refused(Errno::INVAL), Answer::Refused(Errno::OPNOTSUPP));
             Ok(match &operation {
@@ -288,14 +287,18 @@ impl Server {
                 }
                 Operation::RemoveXattr { name } => done(fs.remove_xattr(inode, name))?,
                 Operation::Allocate { offset, length, mode } => match convert::allocate_mode(*mode) {
-                    Some(mode) => done(fs.allocate(inode, mode, *offset, *length))?,
+                    Some(mode) => done(killing_set_id(fs, &kernel, inode, kill, || {
+                        fs.allocate(inode, mode, *offset, *length, kill)
+                    }))?,
                     None => unsupported,
                 },
                 Operation::CopyRange { from_offset, to, to_offset, length, wide } => {
                     // The caller asks again for what does not fit into a short answer.
                     let longest = if *wide { u64::MAX } else { u64::from(u32::MAX - (BLOCK_BYTES - 1)) };
                     let (to, length) = (InodeNumber(*to), (*length).min(longest));
-                    let copied = fs.copy_range(inode, *from_offset, to, *to_offset, length)?;
+                    let copied = killing_set_id(fs, &kernel, to, kill, || {
+                        fs.copy_range(inode, *from_offset, to, *to_offset, length, kill)
+                    })?;
                     if *wide { Answer::number(copied) } else { Answer::count(copied as u32) }
                 }
                 _ => unreachable!("no other request is called a change"),
@@ -314,6 +317,24 @@ fn came_to_be(directory: InodeNumber, name: Bytes, kernel: Arc<Device>) -> Answe
         kernel.notify(&invalidate_contents(directory.0));
     };
     Answer::Later(Box::new(Answer::ioctl(&[])), Box::new(forget))
+}
+
+/// Makes a change to the contents of a file. If that takes set-id bits off, the kernel would go on to believe in the old mode, and
+/// execute by it. Dropping attributes takes no lock of the inode's in the kernel, so it is allowed from within a request to
+/// it (FU-4).
+fn killing_set_id<T>(
+    fs: &dyn Operations,
+    kernel: &Device,
+    inode: InodeNumber,
+    kill_set_id: bool,
+    change: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let had_set_id = kill_set_id && fs.get_attributes(inode)?.mode & 0o6000 != 0;
+    let changed = change()?;
+    if had_set_id {
+        kernel.notify(&invalidate_attributes(inode.0));
+    }
+    Ok(changed)
 }
 
 fn done(result: Result<()>) -> Result<Answer> {

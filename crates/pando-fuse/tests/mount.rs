@@ -19,6 +19,7 @@ use common::mounted::{Mounted, with_fuse};
 use pando_fuse::{MountError, Transport, VfsOption, mount_point};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
+use rustix::process::Uid;
 use rustix::thread::CpuSet;
 
 /// Waits for what the kernel does in its own time, such as forgetting; the test's time-out ends a vain wait. Unmounting
@@ -579,6 +580,51 @@ fn a_write_by_a_stranger_takes_set_id_bits_off() {
             File::options().append(true).open(&path).unwrap().write_all(b"by root").unwrap();
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o4777, "root may keep them");
         }
+        mounted.unmount();
+    });
+}
+
+/// FALLOCATE and COPY_FILE_RANGE do not say that the bits are to go.
+#[test]
+fn an_allocation_and_a_copy_by_a_stranger_take_set_id_bits_off() {
+    with_fuse("an_allocation_and_a_copy_by_a_stranger_take_set_id_bits_off", || {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!(
+                "SKIPPED an_allocation_and_a_copy_by_a_stranger_take_set_id_bits_off: only root can become a stranger"
+            );
+            return;
+        }
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        let path = mounted.path().join("program");
+        fs::write(&path, "a program").unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let changes: [(&str, &(dyn Fn() + Sync)); 3] = [
+            ("an allocation", &|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 100).unwrap()),
+            ("a hole", &|| rustix::fs::fallocate(&file, hole, 0, 4).unwrap()),
+            ("a copy", &|| {
+                let copied = rustix::fs::copy_file_range(&file, Some(&mut 0), &file, Some(&mut 50), 10);
+                assert_eq!(copied, Ok(10));
+            }),
+        ];
+        let mode = || {
+            // What the kernel executes by: the mode alone, as it believes it to be.
+            let statx = rustix::fs::statx(rustix::fs::CWD, &path, AtFlags::empty(), StatxFlags::MODE);
+            u32::from(statx.unwrap().stx_mode) & 0o7777
+        };
+        for (what, change) in changes {
+            fs::set_permissions(&path, Permissions::from_mode(0o4755)).unwrap();
+            change();
+            assert_eq!(mode(), 0o4755, "{what}: root may keep them");
+            let stranger = || {
+                let nobody = Uid::from_raw(65534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                change();
+            };
+            std::thread::scope(|scope| scope.spawn(stranger).join()).unwrap();
+            assert_eq!(mode(), 0o755, "{what}");
+        }
+        drop(file);
         mounted.unmount();
     });
 }

@@ -503,7 +503,7 @@ impl Run {
             }
             Step::Allocate { file, mode, offset, length } => {
                 let (inode, id) = self.kind(*file, false);
-                let found = again(&self.fs, |fs| fs.allocate(inode, *mode, *offset, *length));
+                let found = again(&self.fs, |fs| fs.allocate(inode, *mode, *offset, *length, false));
                 agree(found, self.model.allocate(id, *mode, *offset as usize, *length as usize))
             }
             Step::Copy { from, from_offset, to, to_offset, length } => {
@@ -558,7 +558,7 @@ impl Run {
         length: u64,
     ) -> std::result::Result<u64, String> {
         let cloned = self.fs.engine().stats().ranges_cloned;
-        let found = again(&self.fs, |fs| fs.copy_range(from.0, from_offset, to.0, to_offset, length));
+        let found = again(&self.fs, |fs| fs.copy_range(from.0, from_offset, to.0, to_offset, length, false));
         let (source, target) = ((from.1, from_offset as usize), (to.1, to_offset as usize));
         let expected = self.model.check_copy(source, target, length as usize);
         agree(found.as_ref().map(drop), expected.as_ref().map(drop))?;

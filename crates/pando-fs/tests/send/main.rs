@@ -107,7 +107,7 @@ fn filled() -> Volume {
     }
     let sparse = volume.file(ROOT, "sparse");
     volume.write(sparse, 1 << 30, b"far");
-    fs.allocate(volume.walk("a/f50").unwrap(), AllocateMode::PunchHole, 4096, 9000).unwrap();
+    fs.allocate(volume.walk("a/f50").unwrap(), AllocateMode::PunchHole, 4096, 9000, false).unwrap();
     fs.make_symlink(&volume.caller, deep, b"link", b"../f8").unwrap();
     fs.make_node(&volume.caller, deep, b"device", FileType::CharDevice, 0o600, 0x103).unwrap();
     fs.make_node(&volume.caller, deep, b"fifo", FileType::Fifo, 0o600, 0).unwrap();

@@ -454,15 +454,25 @@ impl Operations for Memory {
         state.write(offset as usize, &bytes)
     }
 
-    fn allocate(&self, inode: InodeNumber, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+    fn allocate(
+        &self,
+        inode: InodeNumber,
+        mode: AllocateMode,
+        offset: u64,
+        length: u64,
+        kill_set_id: bool,
+    ) -> Result<()> {
         let AllocateMode::Allocate { keep_size } = mode else { return Err(Error::NotSupported) };
         let node = self.node(inode)?;
         let mut state = node.state.lock();
         let end = offset.saturating_add(length);
+        if kill_set_id {
+            state.attributes.mode &= !0o6000;
+        }
         if keep_size || end <= state.attributes.size { Ok(()) } else { state.set_size(end) }
     }
 
-    fn copy_range(&self, _: InodeNumber, _: u64, _: InodeNumber, _: u64, _: u64) -> Result<u64> {
+    fn copy_range(&self, _: InodeNumber, _: u64, _: InodeNumber, _: u64, _: u64, _: bool) -> Result<u64> {
         Err(Error::NotSupported)
     }
 

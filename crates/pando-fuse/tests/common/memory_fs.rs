@@ -377,7 +377,14 @@ impl Operations for MemoryFs {
         Ok(())
     }
 
-    fn allocate(&self, inode: InodeNumber, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+    fn allocate(
+        &self,
+        inode: InodeNumber,
+        mode: AllocateMode,
+        offset: u64,
+        length: u64,
+        kill_set_id: bool,
+    ) -> Result<()> {
         let mut state = self.state.lock();
         let size = state.node(inode)?.attributes.size;
         let end = offset + length;
@@ -393,6 +400,9 @@ impl Operations for MemoryFs {
             let (start, end) = (data.len().min(offset as usize), data.len().min(end as usize));
             data[start..end].fill(0);
         }
+        if kill_set_id {
+            state.node(inode)?.attributes.mode &= !0o6000;
+        }
         Ok(())
     }
 
@@ -403,10 +413,11 @@ impl Operations for MemoryFs {
         to: InodeNumber,
         to_offset: u64,
         length: u64,
+        kill_set_id: bool,
     ) -> Result<u64> {
         let bytes = self.read(from, from_offset, length as usize)?.concat();
         let copied = bytes.len() as u64;
-        self.write(to, to_offset, bytes.into(), false, false)?;
+        self.write(to, to_offset, bytes.into(), false, kill_set_id)?;
         Ok(copied)
     }
 
