@@ -323,7 +323,7 @@ impl Edit {
                 record.flags |= FLAG_SPARSE;
                 record.blocks = record.size.div_ceil(BLOCK);
             }
-            if offset == 0 && record.size == source.size {
+            if offset == 0 && end == record.size {
                 record.blocks = record.blocks.min(source.blocks);
             }
         }

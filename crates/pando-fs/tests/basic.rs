@@ -248,6 +248,26 @@ fn a_range_that_begins_anywhere_is_shared_from_the_next_border_on() {
     volume.assert_clean();
 }
 
+/// The count of a sparse source became that of a target of the same size, whatever part of it was shared.
+#[test]
+fn a_file_of_which_a_part_is_shared_keeps_the_blocks_of_the_rest() {
+    const MIB: u64 = 1 << 20;
+    let volume = Volume::new();
+    let (from, to) = (volume.file(ROOT, "from"), volume.file(ROOT, "to"));
+    volume.resize(from, 3 * MIB);
+    for piece in 0..24 {
+        volume.fs.make_room(0, true).unwrap();
+        volume.write(to, piece * (128 << 10), &[7; 128 << 10]);
+    }
+    let blocks = || volume.fs.get_attributes(to).unwrap().blocks;
+    assert_eq!(volume.fs.copy_range(from, 0, to, 0, MIB, false), Ok(MIB));
+    assert!(blocks() >= 2 * MIB / 512, "{} blocks", blocks());
+    assert_eq!(volume.read(to, MIB - 1, 2), [0, 7]);
+    assert_eq!(volume.fs.copy_range(from, 0, to, 0, 3 * MIB, false), Ok(3 * MIB));
+    assert_eq!(blocks(), 0);
+    volume.assert_clean();
+}
+
 #[test]
 fn a_temporary_file_has_no_name() {
     let volume = Volume::new();
