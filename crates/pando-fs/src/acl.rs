@@ -12,6 +12,7 @@
 //! Since they lie in the record, a chmod and the making of a file read nothing.
 
 use bytes::{Buf, BufMut, Bytes};
+use pando_engine::Batch;
 
 use crate::operations::{Caller, FileType, InodeNumber, XattrMode};
 use crate::schema::{Record, Xattr, XattrValue};
@@ -243,7 +244,7 @@ impl FileSystem {
         kill_set_group_id: bool,
     ) -> Result<()> {
         let acl = Acl::decode(value)?;
-        self.change_xattrs(number, |record, _, _| {
+        self.change_xattrs(number, Batch::new(), |record, _, _| {
             check_mode(mode, position(record, kind.name()).is_some())?;
             match (kind, record.file_type) {
                 (_, FileType::Symlink) => return Err(Error::NotSupported),

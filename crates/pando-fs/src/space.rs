@@ -1,7 +1,7 @@
 //! Holes and copies: fallocate, lseek for data and holes, copy_file_range.
 
 use bytes::Bytes;
-use pando_engine::{ScanLimit, Tree};
+use pando_engine::{Batch, ScanLimit, Tree};
 
 use crate::file::{BLOCK, Edit, SIZE_MAX, check_regular, check_size};
 use crate::inode::{State, States};
@@ -89,6 +89,10 @@ impl FileSystem {
                 !keep_size
             }
             AllocateMode::PunchHole => {
+                // Zeros in a part of a block may take space.
+                if end >= state.record.size || end.is_multiple_of(BLOCK) {
+                    edit.batch = Batch::reclaiming();
+                }
                 edit.punch(offset, end);
                 false
             }

@@ -100,7 +100,7 @@ impl FileSystem {
         if value.len() > VALUE_LENGTH_MAX {
             return Err(Error::AttributeTooBig);
         }
-        self.change_xattrs(number, |record, batch, prefix| {
+        self.change_xattrs(number, Batch::new(), |record, batch, prefix| {
             let at = position(record, name);
             check_mode(mode, at.is_some())?;
             let others = record.xattrs.iter().filter(|xattr| xattr.name != name);
@@ -121,7 +121,7 @@ impl FileSystem {
     }
 
     pub(crate) fn delete_xattr(&self, number: InodeNumber, name: &[u8]) -> Result<()> {
-        self.change_xattrs(number, |record, _, _| {
+        self.change_xattrs(number, Batch::reclaiming(), |record, _, _| {
             let at = position(record, name).ok_or(Error::NoAttribute)?;
             record.xattrs.remove(at);
             Ok(())
@@ -131,13 +131,13 @@ impl FileSystem {
     pub(crate) fn change_xattrs(
         &self,
         number: InodeNumber,
+        mut batch: Batch,
         change: impl FnOnce(&mut Record, &mut Batch, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let inode = self.writable_inode(number)?;
         let epoch = self.namespace.read();
         let mut state = inode.write()?;
         let mut record = state.record.clone();
-        let mut batch = Batch::new();
         let (key, prefix) = inode.key_and_data_prefix(*epoch, &record)?;
         change(&mut record, &mut batch, &prefix)?;
         delete_lost_values(&mut batch, &prefix, &state.record, &record);
