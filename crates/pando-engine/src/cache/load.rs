@@ -182,8 +182,8 @@ impl Volume {
         node
     }
 
-    /// Reads one part, and for a leaf that is read in order the parts behind it. Returns which, and the bytes read: none if
-    /// somebody else has read the part.
+    /// Reads one part, and for a leaf that is read in order the parts behind it, up to one that cannot be read. Returns which, and
+    /// their bytes: none if somebody else has read the part.
     pub(crate) fn load_part(&self, node: &NodeRef, index: usize) -> Result<(Range<usize>, usize)> {
         let nothing = (index..index, 0);
         let count = self.parts_to_read(node, &node.state.read(), index).len();
@@ -202,14 +202,28 @@ impl Volume {
         };
         let (Some((_, first)), Some((_, last))) = (wanted.first(), wanted.last()) else { return Ok(nothing) };
         let start = first.offset as usize * BLOCK_SIZE;
-        let end = last.offset as usize * BLOCK_SIZE + last.padded_length();
-        let loaded = self.read_image(&place, start, end - start).and_then(|bytes| {
-            let decode = |(_, entry): &(usize, PartEntry)| {
+        let length = last.offset as usize * BLOCK_SIZE + last.padded_length() - start;
+        let mut read = self.read_image(&place, start, length);
+        if read.is_err() && wanted.len() > 1 {
+            // Not because of what should only have been read along.
+            read = self.read_image(&place, start, wanted[0].1.padded_length());
+        }
+        let loaded = read.and_then(|bytes| {
+            let mut loaded = Vec::with_capacity(wanted.len());
+            for (_, entry) in &wanted {
                 let from = entry.offset as usize * BLOCK_SIZE - start;
-                let stored = bytes.slice(from..from + entry.padded_length());
-                self.decode_part(node, place.height, stored, entry)
-            };
-            wanted.iter().map(decode).collect::<Result<Vec<_>>>()
+                let to = from + entry.padded_length();
+                if to > bytes.len() {
+                    break;
+                }
+                match self.decode_part(node, place.height, bytes.slice(from..to), entry) {
+                    Ok(part) => loaded.push(part),
+                    Err(error) if loaded.is_empty() => return Err(error),
+                    // Whoever needs that part is told.
+                    Err(_) => break,
+                }
+            }
+            Ok(loaded)
         });
         let mut state = node.state.write();
         let moved = state.dropped || state.place.as_ref().map(|now| now.generation) != Some(place.generation);
@@ -222,13 +236,14 @@ impl Volume {
         if moved {
             return Ok(nothing);
         }
-        let parts = index..index + wanted.len();
+        let parts = index..index + loaded.len();
+        let bytes = wanted[..loaded.len()].iter().map(|(_, entry)| entry.padded_length()).sum();
         for ((index, entry), part) in wanted.into_iter().zip(loaded) {
             install(&mut state, index, &entry, part);
         }
         self.stats.parts_read.fetch_add(1, Ordering::Relaxed);
         self.account(&mut state);
-        Ok((parts, end - start))
+        Ok((parts, bytes))
     }
 
     fn decode_part(

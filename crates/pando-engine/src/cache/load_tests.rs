@@ -117,6 +117,24 @@ fn a_header_that_is_damaged_where_it_should_be_is_damage() {
     assert!(matches!(engine.volume().node(leaf), Err(Error::Damaged { .. })));
 }
 
+/// Parts that are read in order are read together.
+#[test]
+fn a_part_that_is_damaged_costs_no_part_that_is_read_with_it() {
+    let (engine, device, leaf) = cold();
+    let volume = engine.volume();
+    let place = volume.table.lookup(leaf).unwrap();
+    let part = volume.read_header(leaf, &place).unwrap().parts[2].clone();
+    assert_eq!(place.extents.len(), 1);
+    let offset = place.extents[0].offset + u64::from(part.offset) * 4096;
+    device.inner.write(&[WriteRequest { offset, pieces: vec![vec![0xaa; 4096].into()] }]).unwrap();
+    let node = volume.node(leaf).unwrap();
+    assert_eq!(volume.load_part(&node, 0).unwrap().0, 0..2, "what lies before the damage");
+    assert!(matches!(volume.load_part(&node, 2), Err(Error::Damaged { .. })));
+    let parts = node.state.read().leaf().basements.len();
+    assert_eq!(volume.load_part(&node, 3).unwrap().0, 3..4);
+    assert_eq!(volume.load_part(&node, 4).unwrap().0, 4..parts, "what lies behind the damage");
+}
+
 /// Who missed a node that is gone may ask for its id when a new node has it.
 #[test]
 fn a_node_that_was_never_written_is_found_in_the_cache() {
