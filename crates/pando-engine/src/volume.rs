@@ -147,6 +147,8 @@ impl Volume {
     /// Makes a new node known. The caller holds the gate.
     pub(crate) fn add_node(&self, tree: Tree, mut state: Node) -> NodeRef {
         let id = self.table.insert_new(tree, state.height);
+        // That was another node of the same id.
+        self.damaged.lock().remove(&id);
         self.account(&mut state);
         let node = CachedNode::new(id, tree, state);
         self.cache.insert(node.clone());
@@ -189,8 +191,8 @@ impl Volume {
         let node = match self.node(id).and_then(|node| self.load_all(&node).map(|()| node)) {
             Ok(node) => node,
             // Its mark in the block table stays, and its space is lost until the volume is repaired.
-            Err(Error::Damaged { what }) => {
-                eprintln!("pando: space behind a damaged node cannot be reclaimed: {what}");
+            Err(error) if error.is_unreadable() => {
+                eprintln!("pando: space behind a damaged node cannot be reclaimed: {error}");
                 return Ok(true);
             }
             Err(error) => {

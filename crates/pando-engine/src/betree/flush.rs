@@ -28,8 +28,8 @@ impl Volume {
     pub(super) fn maintain_with_token(&self, tree: Tree) -> Result<bool> {
         let root = self.root(tree);
         let overgrown = root.overgrown.lock().pop();
-        if let Some((_, key)) = overgrown {
-            self.split_on_the_way(tree, &key)?;
+        if let Some((leaf, key)) = overgrown {
+            self.split_on_the_way(tree, &key).or_else(|error| self.give_up_on(leaf, error))?;
             return Ok(true);
         }
         if root.unrelieved.swap(false, Ordering::Relaxed) && self.relieve_again(tree)? {
@@ -113,34 +113,41 @@ impl Volume {
 
     fn relieve_below(&self, node: &NodeRef, own: &KeyRange) -> Result<bool> {
         self.load_all(node)?;
-        let edges = node.state.read().interior().children.len();
-        for index in 0..edges {
-            let (child, bounds) = {
-                let state = node.state.read();
-                let edge = &state.interior().children[index];
-                // What has been cloned since is relieved when it is copied, and what is not in memory when it is flushed into.
-                if edge.id.is_empty() || edge.xf.is_some() || self.is_shared(edge.id) {
-                    continue;
-                }
-                let Some(child) = self.cache.peek(edge.id) else { continue };
-                (child, state.interior().bounds_below(index, own)?.0)
-            };
-            let is_full = || child.state.read().interior().buffer_bytes() > self.shape.node_bytes;
-            let found = if is_full() {
-                self.bring_in_shape(node, own, index, &child)?;
-                // Damage may keep its messages where they are.
-                !is_full() || self.root(node.tree).maintenance.is_wanted()
-            } else if child.state.read().height > 1 && self.relieve_below(&child, &bounds)? {
-                self.bring_in_shape(node, own, index, &child)?;
-                true
-            } else {
-                false
-            };
-            if found {
-                return Ok(true);
+        let mut index = 0;
+        while index < node.state.read().interior().children.len() {
+            match self.relieve_behind(node, own, index) {
+                Ok(false) => {}
+                // What is behind other edges is no worse for that.
+                Err(error) if error.is_unreadable() => {}
+                found => return found,
             }
+            index += 1;
         }
         Ok(false)
+    }
+
+    fn relieve_behind(&self, node: &NodeRef, own: &KeyRange, index: usize) -> Result<bool> {
+        let (child, bounds) = {
+            let state = node.state.read();
+            let edge = &state.interior().children[index];
+            // What has been cloned since is relieved when it is copied, and what is not in memory when it is flushed into.
+            if edge.id.is_empty() || edge.xf.is_some() || self.is_shared(edge.id) {
+                return Ok(false);
+            }
+            let Some(child) = self.cache.peek(edge.id) else { return Ok(false) };
+            (child, state.interior().bounds_below(index, own)?.0)
+        };
+        let is_full = || child.state.read().interior().buffer_bytes() > self.shape.node_bytes;
+        if is_full() {
+            self.bring_in_shape(node, own, index, &child)?;
+            // Damage may keep its messages where they are.
+            return Ok(!is_full() || self.root(node.tree).maintenance.is_wanted());
+        }
+        let found = child.state.read().height > 1 && self.relieve_below(&child, &bounds)?;
+        if found {
+            self.bring_in_shape(node, own, index, &child)?;
+        }
+        Ok(found)
     }
 
     /// Flushes an edge. If damage behind it is in the way, its messages stay where they are, and queries find them there;
@@ -151,17 +158,19 @@ impl Volume {
         own: &KeyRange,
         (index, id): (usize, NodeId),
     ) -> Result<()> {
-        match self.flush_child(node, own, index) {
-            Err(Error::Damaged { what }) => {
-                if self.damaged.lock().insert(id) {
-                    eprintln!(
-                        "pando: messages for a damaged part of the volume are kept where they are: {what}"
-                    );
-                }
-                Ok(())
-            }
-            other => other,
+        self.flush_child(node, own, index).or_else(|error| self.give_up_on(id, error))
+    }
+
+    /// Leaves a node as it is if it cannot be read: nothing is flushed into it, and it is not split, before the volume is opened anew.
+    /// Any other error stays one.
+    fn give_up_on(&self, id: NodeId, error: Error) -> Result<()> {
+        if !error.is_unreadable() {
+            return Err(error);
         }
+        if self.damaged.lock().insert(id) {
+            eprintln!("pando: messages for a damaged part of the volume are kept where they are: {error}");
+        }
+        Ok(())
     }
 
     /// Moves the messages of one edge down and brings what is behind it back in shape (BT-6).
@@ -290,7 +299,11 @@ impl Volume {
         if too_large {
             self.split_child(parent, own, index)
         } else if too_small {
-            self.merge_child(parent, own, index)
+            match self.merge_child(parent, own, index) {
+                // It is as good as before beside a neighbour that cannot be read.
+                Err(error) if error.is_unreadable() => Ok(()),
+                done => done,
+            }
         } else {
             Ok(())
         }
@@ -381,7 +394,8 @@ impl Volume {
         }
     }
 
-    /// Gives a tree a higher root when the old one is too large, a lower one when the old one has a single edge.
+    /// Gives a tree a higher root when the old one is too large, a lower one when the old one has a single edge and what is behind it can
+    /// be read.
     pub(super) fn fit_root(&self, tree: Tree) -> Result<bool> {
         let node = self.root(tree).read().clone();
         let (too_large, single) = {
@@ -405,9 +419,16 @@ impl Volume {
                 TreeRoot::replace(&mut root, above);
             }
             let above = self.root(tree).read().clone();
-            self.split_child(&above, &KeyRange::all(), 0)?;
+            self.split_child(&above, &KeyRange::all(), 0).or_else(|error| self.give_up_on(node.id, error))?;
         } else if single {
-            self.lower_root(tree, &node)?;
+            let child = node.state.read().interior().children[0].id;
+            let barred = &self.root(tree).barred;
+            if NodeId(barred.load(Ordering::Relaxed)) != child {
+                match self.lower_root(tree, &node) {
+                    Err(error) if error.is_unreadable() => barred.store(child.0, Ordering::Relaxed),
+                    done => done?,
+                }
+            }
         }
         Ok(too_large)
     }

@@ -11,8 +11,8 @@ use super::interior::Child;
 use super::message_buffer::MessageBuffer;
 use super::node::{Body, NodeRef};
 use super::tree::HEALING_DUE;
+use crate::Result;
 use crate::volume::Volume;
-use crate::{Error, Result};
 
 /// Flushes through one edge for one way down: range deletes may come to a root as fast as they go.
 const FLUSHES_MAX: usize = 2;
@@ -54,7 +54,8 @@ impl Volume {
         match self.heal(tree, &range) {
             Ok(true) => self.root(tree).wounds.lock().ranges.push(range),
             // What cannot be read stays as it is.
-            Ok(false) | Err(Error::Damaged { .. } | Error::Device(_)) => {}
+            Ok(false) => {}
+            Err(error) if error.is_unreadable() => {}
             Err(error) => return Err(error),
         }
         Ok(true)

@@ -61,10 +61,18 @@ impl Volume {
         let edges = || parent.state.read().interior().children.len();
         let mut index = 0;
         while edges() > self.shape.fanout && index + 1 < edges() {
-            if self.may_merge(parent, own, index)? {
-                self.merge_pair(parent, own, index)?;
-            } else {
-                index += 1;
+            let merged = self.may_merge(parent, own, index).and_then(|may| {
+                if may {
+                    self.merge_pair(parent, own, index)?;
+                }
+                Ok(may)
+            });
+            match merged {
+                Ok(true) => {}
+                Ok(false) => index += 1,
+                // They stay apart, and the others are no worse for that.
+                Err(error) if error.is_unreadable() => index += 1,
+                Err(error) => return Err(error),
             }
         }
         Ok(edges() > self.shape.fanout)

@@ -1,6 +1,8 @@
 //! The lifted Be-tree: messages, nodes, flush, split and merge, queries, range operations.
 
 pub(crate) mod compare;
+#[cfg(test)]
+mod damage_tests;
 pub(crate) mod entries;
 mod flush;
 pub(crate) mod heal;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use pando_format::{KeyRange, Tree};
 
 use super::node::NodeRef;
+use crate::Result;
 use crate::volume::Volume;
-use crate::{Error, Result};
 
 /// How often the deletes of a tree are begun anew because a clone came in between.
 const SINK_PAUSES_MAX: usize = 64;
@@ -75,7 +75,7 @@ impl Volume {
             let root = self.root(tree).read().clone();
             let sunk = match self.sink_below(&root, &KeyRange::all(), pauses_left > 0) {
                 // What lies behind damage stays where it is.
-                Err(Error::Damaged { .. }) => Sunk::InPart,
+                Err(error) if error.is_unreadable() => Sunk::InPart,
                 done => done?,
             };
             self.fit_root(tree)?;
@@ -144,9 +144,21 @@ impl Volume {
                 continue;
             }
             let edges = node.state.read().interior().children.len();
-            let child = self.node(id)?;
-            sunk = self.sink_below(&child, &bounds, may_pause)?.min(sunk);
-            self.bring_in_shape(node, own, index, &child)?;
+            let below = self.node(id).and_then(|child| {
+                let below = self.sink_below(&child, &bounds, may_pause)?;
+                self.bring_in_shape(node, own, index, &child)?;
+                Ok(below)
+            });
+            sunk = match below {
+                Ok(below) => below.min(sunk),
+                // What lies behind damage stays where it is, and all else comes down.
+                Err(error) if error.is_unreadable() => {
+                    index += 1;
+                    sunk = Sunk::InPart;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if pauses() {
                 return Ok(Sunk::InPart);
             }

@@ -4,7 +4,7 @@
 //! * TREE-2 only the holder of `maintenance` changes which nodes there are (flush, split, merge, growth). Everybody else
 //!   changes messages and values only. It is a token, taken if free; only checkpoints and clones wait for it ([`super::token`]).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use pando_format::operation::BLOCK_VALUE_LENGTH;
@@ -29,6 +29,8 @@ pub(crate) struct TreeRoot {
     pub(crate) wounds: Mutex<Wounds>,
     /// Set when a range delete in the root covers a whole subtree, which maintenance then cuts off.
     pub(crate) covered: AtomicBool,
+    /// The only child of the root, if it cannot become the root since a part of it cannot be read; else 0.
+    pub(crate) barred: AtomicU64,
 }
 
 /// Where surgery has been done since the tree was last healed.
@@ -88,6 +90,7 @@ impl TreeRoot {
             unrelieved: AtomicBool::new(false),
             wounds: Mutex::default(),
             covered: AtomicBool::new(false),
+            barred: AtomicU64::new(NodeId::EMPTY.0),
         }
     }
 
@@ -317,6 +320,9 @@ impl Volume {
     }
 
     fn note_overgrown(&self, tree: Tree, node: NodeId, key: &Bytes) {
+        if self.damaged.lock().contains(&node) {
+            return;
+        }
         let mut overgrown = self.root(tree).overgrown.lock();
         if overgrown.iter().all(|(other, _)| *other != node) {
             overgrown.push((node, key.clone()));
