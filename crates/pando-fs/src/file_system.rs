@@ -1,7 +1,7 @@
 //! A mounted volume: what all operations share, how it is made, opened and closed, and the list of its operations.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -44,7 +44,10 @@ pub struct FileSystem {
     /// Shared by all that makes keys; its value is the epoch of cached paths, raised when a directory moves.
     pub(crate) namespace: locks::RwLock<u64>,
     clock: Arc<dyn Clock>,
-    read_only: bool,
+    /// For as long as it lives.
+    pub(crate) read_only: bool,
+    /// Until further notice.
+    refuses_changes: AtomicBool,
 }
 
 impl FileSystem {
@@ -133,6 +136,7 @@ impl FileSystem {
             namespace: locks::RwLock::new(Rank::Namespace, 0, 0),
             clock,
             read_only,
+            refuses_changes: AtomicBool::new(false),
         };
         let live = View::new(Bytes::new(), root.delta, true);
         let root = Inode::detached(root, Place::Root(live), &fs.budget, false);
@@ -159,6 +163,12 @@ impl FileSystem {
             self.reclaim_all_orphans();
         }
         self.store.engine().close().map_err(Error::Engine)
+    }
+
+    /// Refuses changes from now on, or no longer; one that has begun goes on. Unlinked files that are let go of are still deleted. Gives what was so
+    /// before.
+    pub fn refuse_changes(&self, refuse: bool) -> bool {
+        self.refuses_changes.swap(refuse, Ordering::Relaxed)
     }
 
     /// The engine below.
@@ -197,7 +207,8 @@ impl FileSystem {
 
     /// For the start of each changing operation.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+        let refuses = self.read_only || self.refuses_changes.load(Ordering::Relaxed);
+        if refuses { Err(Error::ReadOnly) } else { Ok(()) }
     }
 }
 

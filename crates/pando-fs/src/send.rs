@@ -135,7 +135,7 @@ impl FileSystem {
         let mut id = new.snapshot.as_ref().map(|snapshot| snapshot.id(volume)).unwrap_or_default();
         let mut frozen = None;
         if new.snapshot.as_ref().is_some_and(|snapshot| snapshot.writable) {
-            if self.check_writable().is_ok() {
+            if !self.read_only {
                 let made = Frozen::make(self, name)?;
                 id = made.snapshot.id(volume);
                 new = TreeSide::new(key::snapshot_prefix(made.snapshot.number.0), None);

@@ -2,10 +2,12 @@
 
 mod common;
 
+use bytes::Bytes;
 use common::Volume;
 use pando_engine::{Direction, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{FileType, Operations, ROOT, RenameMode, SNAPSHOTS, XattrMode, waiting};
 use pando_fs::schema::key;
+use pando_fs::send::TransferError;
 use pando_fs::{Error, InodeNumber, Result, SnapshotFiles};
 
 fn take(volume: &Volume, name: &str, writable: bool) -> InodeNumber {
@@ -301,5 +303,25 @@ fn the_files_of_a_writable_snapshot_stay_what_they_were() {
     drop(files);
     assert_eq!(of_snapshots(&volume), []);
     assert_eq!(waiting(&*volume.fs, |fs| fs.delete_snapshot(b"one")), Ok(()));
+    volume.assert_clean();
+}
+
+#[test]
+fn a_volume_that_refuses_changes_for_a_while_freezes_nothing() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    waiting(&*volume.fs, |fs| fs.take_snapshot(b"writable", true)).unwrap();
+    assert!(!volume.fs.refuse_changes(true));
+    let refused = waiting(&*volume.fs, |fs| fs.take_snapshot(b"other", false));
+    assert_eq!(refused, Err(Error::ReadOnly));
+    let write = volume.fs.write(file, 0, Bytes::from_static(b"x"), false, false);
+    assert_eq!(write, Err(Error::ReadOnly));
+    // Sent or mounted as it is, it could change before that has ended.
+    let sent = volume.fs.send_snapshot(b"writable", None, &mut Vec::new());
+    assert!(matches!(sent, Err(TransferError::Volume(Error::ReadOnly))), "{sent:?}");
+    assert_eq!(SnapshotFiles::open(&volume.fs, b"writable").err(), Some(Error::ReadOnly));
+    assert!(volume.fs.refuse_changes(false));
+    volume.write(file, 0, b"x");
+    volume.fs.send_snapshot(b"writable", None, &mut Vec::new()).unwrap();
     volume.assert_clean();
 }

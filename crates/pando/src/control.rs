@@ -8,6 +8,7 @@
 //! * `usage`: who uses the space, as of the last checkpoint, or with `fresh` of one that is written for it.
 //! * `sync`: makes everything done so far durable.
 //! * `checkpoint`: writes a checkpoint.
+//! * `refuse_changes`: refuses changes, snapshots and clones included, if `refuse` is true, and no longer if it is false; answers what was so before.
 //! * `snapshot`: with `action`, `create`, `list`, `delete` or `rollback`, and `name`; to create, `of` and `writable` too; or `diff` and `send`,
 //!   whose answers follow what they found or sent.
 //! * `receive`: makes a snapshot, called `name` if that is there, of the stream that follows in pieces; one of 0 bytes ends it.

@@ -287,6 +287,12 @@ fn answer(
             Some(with_fs(&mut |fs| usage::answer(fs, fresh)))
         }
         "sync" => Some(with_fs(&mut |fs| done(fs.sync()))),
+        // It refuses them for good.
+        "refuse_changes" if info["read_only"] == true => Some(Ok(true.into())),
+        "refuse_changes" => Some(with_fs(&mut |fs| match request["refuse"].as_bool() {
+            Some(refuse) => Ok(fs.refuse_changes(refuse).into()),
+            None => Err("the request lacks 'refuse'".to_owned()),
+        })),
         // Nothing to write.
         "checkpoint" if info["read_only"] == true => Some(Ok(Value::Null)),
         "checkpoint" => Some(with_fs(&mut |fs| done(fs.engine().checkpoint().map_err(Into::into)))),

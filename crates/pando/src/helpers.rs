@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser};
 use pando_fuse::{VfsOption, mount_point};
+use serde_json::json;
 
 use crate::commands::mount;
 use crate::commands::umount::{self, Unmounted};
@@ -145,7 +146,8 @@ fn status(result: Result<Status>, failed: u8) -> ExitCode {
 /// Gives a mounted volume other options of those that the kernel keeps. mount(8) has joined those asked for with those of
 /// /etc/fstab and of the mount itself, so what the daemon alone could change is passed over.
 ///
-/// When a mount becomes read-only, everything is on the device and in a checkpoint before this returns.
+/// When a mount becomes read-only, the daemon refuses what does not come through the kernel as well, such as snapshots, and everything is
+/// on the device and in a checkpoint before this returns.
 fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
     let shown = mountpoint.display();
     let failed = |why: String| Failure::new(format!("cannot remount {shown}: {why}"));
@@ -154,12 +156,25 @@ fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
     let options: Vec<VfsOption> = options.iter().filter_map(|option| VfsOption::parse(option)).collect();
     let read_only = mount_point::is_read_only(&options);
     let ask = |request| control::request(&entry.device, request).map_err(|error| failed(error.to_string()));
+    let refuse_changes = |refuse: bool| {
+        let request = json!({ "request": "refuse_changes", "refuse": refuse });
+        control::request_value(&entry.device, &request)
+    };
     if !read_only && ask("info")?["read_only"] == true {
         let why = "its daemon has opened the volume for reading only; unmount it and mount it again";
         return Err(failed(why.to_owned()));
     }
-    mount_point::remount(&entry.mountpoint, &options).map_err(|error| Failure::new(error.to_string()))?;
+    // Before the kernel lets changes through, and behind what it still has to write. A daemon that knows no such request refuses nothing.
+    let refused = !read_only && refuse_changes(false).is_ok_and(|refused| refused == true);
+    if let Err(error) = mount_point::remount(&entry.mountpoint, &options) {
+        if refused {
+            // The first error is the one to tell.
+            let _ = refuse_changes(true);
+        }
+        return Err(Failure::new(error.to_string()));
+    }
     if read_only {
+        refuse_changes(true).map_err(|error| failed(error.to_string()))?;
         ask("checkpoint")?;
     }
     Ok(())

@@ -343,3 +343,37 @@ fn an_unmount_is_one_for_the_helper_though_the_daemon_cannot_be_reached() {
         wait_for(&process);
     }
 }
+
+/// What the kernel does not see went on: clones, snapshots, what is received.
+#[test]
+fn a_volume_that_is_remounted_read_only_takes_no_changes_at_all() {
+    let Some(place) = Place::new("a_volume_that_is_remounted_read_only_takes_no_changes_at_all") else {
+        return;
+    };
+    let mount = place.directory.path().join("mount.fuse.pando");
+    symlink(env!("CARGO_BIN_EXE_pando"), &mount).unwrap();
+    let remount = |option: &str| place.run(&mount, &["volume", "mnt", "-o", &format!("remount,{option}")]);
+    let changes = [
+        &["clone", "mnt/file", "mnt/copy"][..],
+        &["snapshot", "create", "mnt", "taken"],
+        &["snapshot", "rollback", "mnt", "first"],
+        &["snapshot", "delete", "mnt", "first"],
+    ];
+    place.mount();
+    fs::write(place.file(), "kept").unwrap();
+    place.pando(&["snapshot", "create", "mnt", "first"]).expect_success();
+    // In use for writing it stays what it is.
+    let file = File::options().append(true).open(place.file()).unwrap();
+    remount("ro").expect_failure(32, "is in use");
+    drop(file);
+    place.pando(&["clone", "mnt/file", "mnt/other"]).expect_success();
+    remount("ro").expect_success();
+    for change in changes {
+        place.pando(change).expect_failure(1, "read-only");
+    }
+    remount("rw").expect_success();
+    for change in changes {
+        place.pando(change).expect_success();
+    }
+    place.unmount();
+}

@@ -76,11 +76,15 @@ exec 3>&-
 mount -o remount,ro,noatime b
 is b ro,noatime
 refused touch b/new
+refused $PANDO clone b/file b/copy
+refused $PANDO snapshot create b taken
 # Everything is in a checkpoint.
 $PANDO stats --json b | grep -q '"dirty_bytes": *0\b'
 mount -o remount,rw b
 is b rw,noatime
 echo after > b/new
+$PANDO clone b/file b/copy
+$PANDO snapshot create b taken
 umount b
 # What the daemon has opened for reading only stays so.
 mount -t fuse.pando -o ro volumes/b.img b
