@@ -3,8 +3,11 @@
 //! The border is chosen among the middle ones where neighbouring keys share least (preferential splitting, THESIS 5.3.2):
 //! what is then on either side shares more, lifts more, and can be cut off or moved in one piece. A leaf that has grown at
 //! its end is cut near the end instead, so that sequential writes leave full leaves.
+//!
+//! Basement nodes that cannot be read stay in their node, where they lie on the device, and those between them: what is split off are the others.
 
-use bytes::Bytes;
+use std::ops::RangeInclusive;
+
 use pando_format::key::common_prefix;
 use pando_format::{Bound, KeyRange, NodeId};
 
@@ -14,8 +17,8 @@ use super::lifting::edge_prefix;
 use super::message_buffer::MessageBuffer;
 use super::node::{Body, Node, NodeRef};
 use super::part::Part;
-use crate::Result;
 use crate::volume::Volume;
+use crate::{Error, Result};
 
 impl Volume {
     /// Splits the interior node behind an edge if it has too many edges.
@@ -37,12 +40,17 @@ impl Volume {
         }
         loop {
             self.load_all(parent)?;
-            self.load_all(&child)?;
+            let lost = self.load_readable(&child)?;
             let _gate = self.gate.read_recursive();
             let mut above = parent.state.write();
             let mut below = child.state.write();
-            if above.missing_part().is_some() || below.missing_part().is_some() {
+            if above.missing_part().is_some() || !below.misses_only(&lost) {
                 continue;
+            }
+            if let (Some((_, error)), Body::Leaf(leaf)) = (lost.last(), &below.body)
+                && !may_split(leaf)
+            {
+                return Err(error.clone());
             }
             self.mark_dirty(parent, &mut above);
             self.mark_dirty(&child, &mut below);
@@ -58,6 +66,7 @@ impl Volume {
             let mut edges = Vec::with_capacity(pieces.len());
             let mut pivots = Vec::with_capacity(pieces.len());
             let last = pieces.len() - 1;
+            let kept = pieces.iter().position(|(body, _)| body.misses_a_basement()).unwrap_or(0);
             for (at, (mut body, border)) in pieces.into_iter().enumerate() {
                 let upper = match &border {
                     Some(border) => border.prepend(&prefix),
@@ -65,15 +74,18 @@ impl Volume {
                 };
                 let piece_bounds = KeyRange::new(lower.clone(), upper.clone());
                 let mut strip = prefix.len();
-                if let Body::Leaf(leaf) = &mut body {
+                if let Body::Leaf(leaf) = &mut body
+                    && lost_basements(&leaf.basements).is_none()
+                {
                     // A leaf's keys are in hand: lift all they share now. An interior node is lifted when it is merged.
                     let lifted = edge_prefix(&piece_bounds, piece_bounds.common_prefix());
                     let lifted = lifted.expect("the bounds share their common prefix");
                     leaf.relift(&[], &lifted[strip.min(lifted.len())..]);
                     strip = strip.max(lifted.len());
                 }
-                if at == 0 {
+                if at == kept {
                     below.body = body;
+                    below.key_range = piece_bounds;
                     edges.push((child.id, strip));
                 } else {
                     body.leave_image();
@@ -85,7 +97,6 @@ impl Volume {
                 }
                 lower = upper;
             }
-            below.key_range = KeyRange::new(bounds.lower, pivots.first().unwrap_or(&bounds.upper).clone());
             let interior = above.interior_mut();
             let buffer =
                 std::mem::replace(&mut interior.children[index].buffer, Part::new(MessageBuffer::default()));
@@ -112,6 +123,56 @@ impl Volume {
     }
 }
 
+impl Volume {
+    /// Reads every part of a node that is not in memory, but for basement nodes that cannot be read. Gives where those lie in the node's image,
+    /// and why they cannot.
+    fn load_readable(&self, node: &NodeRef) -> Result<Vec<(u32, Error)>> {
+        if node.state.read().height > 0 {
+            return self.load_all(node).map(|()| Vec::new());
+        }
+        let mut lost: Vec<(u32, Error)> = Vec::new();
+        loop {
+            let next = node.state.read().leaf().basements.iter().enumerate().find_map(|(index, slot)| {
+                let offset = slot.part.stored().filter(|_| slot.part.get().is_none())?.offset;
+                lost.iter().all(|(other, _)| *other != offset).then_some((index, offset))
+            });
+            let Some((index, offset)) = next else { return Ok(lost) };
+            match self.load_part(node, index) {
+                Err(error) if error.is_unreadable() => lost.push((offset, error)),
+                done => _ = done?,
+            }
+        }
+    }
+}
+
+impl Node {
+    /// True if all of it is in memory but for parts of a leaf at these places of its image.
+    fn misses_only(&self, lost: &[(u32, Error)]) -> bool {
+        let Body::Leaf(leaf) = &self.body else { return self.missing_part().is_none() };
+        leaf.basements.iter().filter(|slot| slot.part.get().is_none()).all(|slot| {
+            slot.part.stored().is_some_and(|stored| lost.iter().any(|(offset, _)| *offset == stored.offset))
+        })
+    }
+}
+
+impl Body {
+    fn misses_a_basement(&self) -> bool {
+        matches!(self, Self::Leaf(leaf) if lost_basements(&leaf.basements).is_some())
+    }
+}
+
+/// The basements from the first to the last that is not in memory: since they cannot be read, they stay in one node.
+fn lost_basements(slots: &[BasementSlot]) -> Option<RangeInclusive<usize>> {
+    let is_lost = |slot: &BasementSlot| slot.part.get().is_none();
+    Some(slots.iter().position(is_lost)?..=slots.iter().rposition(is_lost)?)
+}
+
+/// False if all that a leaf has has to stay in one node.
+fn may_split(leaf: &Leaf) -> bool {
+    lost_basements(&leaf.basements)
+        .is_none_or(|lost| *lost.start() > 0 || lost.end() + 1 < leaf.basements.len())
+}
+
 /// The bodies of the pieces, each but the last with the border above it, in the old node's coordinates.
 type Pieces = Vec<(Body, Option<Bound>)>;
 
@@ -121,15 +182,16 @@ fn split_leaf(leaf: Leaf, node_bytes: usize) -> Pieces {
     let mut rest = leaf.basements;
     loop {
         let bytes: usize = rest.iter().map(|slot| slot.bytes).sum();
-        if rest.len() < 2 || (bytes <= node_bytes && !pieces.is_empty()) {
-            pieces.push((Body::Leaf(Leaf::of(rest)), None));
-            return pieces;
-        }
         // Where the pieces would be equal, or full; a third to either side is tried for a better border.
         let target = if grown_at_end { node_bytes } else { (bytes / 2).min(node_bytes * 3 / 4) };
         let (low, high) =
             if grown_at_end { (target * 7 / 8, target) } else { (target * 2 / 3, target * 4 / 3) };
-        let at = best_border(&rest, low, high.min(node_bytes), target);
+        let is_done = rest.len() < 2 || (bytes <= node_bytes && !pieces.is_empty());
+        let border = if is_done { None } else { best_border(&rest, low, high.min(node_bytes), target) };
+        let Some(at) = border else {
+            pieces.push((Body::Leaf(Leaf::of(rest)), None));
+            return pieces;
+        };
         let right = rest.split_off(at);
         let border = border_between(&rest[at - 1], &right[0]);
         pieces.push((Body::Leaf(Leaf::of(std::mem::replace(&mut rest, right))), Some(border)));
@@ -137,32 +199,43 @@ fn split_leaf(leaf: Leaf, node_bytes: usize) -> Pieces {
 }
 
 /// Index of the basement before which to cut: among those with `low` to `high` bytes in front, the one whose first key
-/// shares least with the key before it; if there is none, the one nearest to `target`.
-fn best_border(slots: &[BasementSlot], low: usize, high: usize, target: usize) -> usize {
+/// shares least with the key before it; if there is none, the one nearest to `target`. `None` if lost basements leave no place.
+fn best_border(slots: &[BasementSlot], low: usize, high: usize, target: usize) -> Option<usize> {
+    let lost = lost_basements(slots);
     let mut before = 0;
     let mut best: Option<(usize, usize, usize)> = None;
-    let mut nearest = (usize::MAX, 1);
+    let mut nearest: Option<(usize, usize)> = None;
     for at in 1..slots.len() {
         before += slots[at - 1].bytes;
-        nearest = nearest.min((before.abs_diff(target), at));
+        if lost.as_ref().is_some_and(|lost| *lost.start() < at && at <= *lost.end()) {
+            continue;
+        }
+        let candidate = (before.abs_diff(target), at);
+        nearest = Some(nearest.map_or(candidate, |nearest| nearest.min(candidate)));
         if (low..=high).contains(&before) {
-            let shared = common_prefix(last_key(&slots[at - 1]), &slots[at].first_key);
+            let shared = shared_at(&slots[at - 1], &slots[at]);
             let candidate = (shared, before.abs_diff(target), at);
             best = Some(best.map_or(candidate, |best| best.min(candidate)));
         }
     }
-    best.map_or(nearest.1, |(_, _, at)| at)
+    best.map(|(_, _, at)| at).or(nearest.map(|(_, at)| at))
 }
 
-fn last_key(slot: &BasementSlot) -> &Bytes {
-    let basement = slot.part.get().expect("the whole leaf was loaded before");
-    &basement.entries.last().expect("LEAF-1: no basement is empty").0
+/// Bytes of the right basement's first key that the last key of the left one may share.
+fn shared_at(left: &BasementSlot, right: &BasementSlot) -> usize {
+    match left.part.get() {
+        Some(basement) => {
+            let last = &basement.entries.last().expect("LEAF-1: no basement is empty").0;
+            common_prefix(last, &right.first_key)
+        }
+        // Its last key is not known.
+        None => right.first_key.len() - 1,
+    }
 }
 
 /// The shortest bound between two basements.
 fn border_between(left: &BasementSlot, right: &BasementSlot) -> Bound {
-    let shared = common_prefix(last_key(left), &right.first_key);
-    Bound::before(right.first_key.slice(..shared + 1))
+    Bound::before(right.first_key.slice(..shared_at(left, right) + 1))
 }
 
 fn split_interior(interior: &mut Interior, fanout: usize) -> Pieces {
