@@ -196,6 +196,28 @@ impl Engine {
         Space { capacity: counters.capacity, free, available: available - keys }
     }
 
+    /// Whether a user can still write so many bytes into a large file. Nothing is reserved.
+    ///
+    /// # Errors
+    /// [`crate::Error::Busy`] if he may be able to behind the next checkpoint: call [`Engine::make_room`] and ask again, as behind
+    /// an [`Engine::apply`] that was refused. [`crate::Error::NoSpace`] if not.
+    pub fn admit(&self, bytes: u64) -> Result<()> {
+        let volume = &self.volume;
+        // Before what is available: whatever leaves this count has come to that one by then.
+        let coming = volume.dead_bytes.load(Ordering::Relaxed) + volume.cache.dirty_bytes();
+        let available = self.space().available;
+        if bytes <= available {
+            return Ok(());
+        }
+        if bytes > available.saturating_add(coming) {
+            return Err(crate::Error::NoSpace);
+        }
+        // Else deletes stay where they are on a volume that is not nearly full.
+        volume.reclaiming.store(true, Ordering::Relaxed);
+        volume.signals.await_checkpoint();
+        Err(crate::Error::Busy)
+    }
+
     /// Counters since the volume was opened.
     pub fn stats(&self) -> Stats {
         let volume = &self.volume;

@@ -82,10 +82,7 @@ impl FileSystem {
         let grows = match mode {
             AllocateMode::Allocate { keep_size } => {
                 // Nothing is reserved, but what certainly will not fit is refused.
-                let size = state.record.size;
-                if end.saturating_sub(offset.max(size)) > self.store.engine().space().available {
-                    return Err(Error::NoSpace);
-                }
+                self.store.admit(end.saturating_sub(offset.max(state.record.size)))?;
                 !keep_size
             }
             AllocateMode::PunchHole => {

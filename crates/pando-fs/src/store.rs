@@ -75,14 +75,24 @@ impl Store {
         self.get(Tree::Metadata, key)?.map(|bytes| decode_name(key, &bytes)).transpose()
     }
 
+    /// Whether there is space for so many bytes. [`Error::Busy`] as for a batch.
+    pub(crate) fn admit(&self, bytes: u64) -> Result<()> {
+        self.or_busy(self.engine.admit(bytes))
+    }
+
+    /// What is answered where the engine says this: while something is about to be forgotten, the volume is not full.
+    fn or_busy<T>(&self, result: pando_engine::Result<T>) -> Result<T> {
+        match result {
+            Err(pando_engine::Error::NoSpace) if self.leaving.may_make_room() => Err(Error::Busy),
+            other => Ok(other?),
+        }
+    }
+
     /// Applies the one batch of an operation. [`Error::Busy`] if there is no space for it, but a checkpoint would release
     /// some, or what was unlinked is about to be forgotten: nothing has changed then.
     pub(crate) fn apply(&self, batch: Batch) -> Result<()> {
         if !batch.is_empty() {
-            match self.engine.apply(batch) {
-                Err(pando_engine::Error::NoSpace) if self.leaving.may_make_room() => return Err(Error::Busy),
-                applied => applied?,
-            };
+            self.or_busy(self.engine.apply(batch))?;
             if let Some(observe) = self.observe.get() {
                 observe();
             }
