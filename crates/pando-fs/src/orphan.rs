@@ -221,7 +221,7 @@ impl FileSystem {
         }
     }
 
-    /// Deletes the orphans that the last mount left. Waits for the device.
+    /// Deletes the orphans that the last mount left, but those whose records make no sense. Waits for the device.
     pub(crate) fn delete_orphans(&self) -> Result<()> {
         let engine = self.store.engine();
         let limit = ScanLimit { entries: 256, bytes: 1 << 20 };
@@ -230,7 +230,14 @@ impl FileSystem {
             let scan = engine
                 .waiting(|| engine.scan(Tree::Metadata, &part, pando_engine::Direction::Forward, limit))?;
             for (orphan_key, value) in scan.entries {
-                let record = store::decode(&orphan_key, &value)?;
+                let record = match store::decode(&orphan_key, &value) {
+                    Ok(record) => record,
+                    // Where its data lie nobody knows. It is left to the check.
+                    Err(error) => {
+                        eprintln!("pando: a file that was unlinked cannot be deleted: {error}");
+                        continue;
+                    }
+                };
                 let mut batch = Batch::reclaiming();
                 let lies_under = if record.parked.is_empty() { &orphan_key } else { &record.parked };
                 batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(lies_under)));

@@ -244,3 +244,24 @@ fn access_control_lists_that_do_not_fit_are_found() {
     );
     assert_eq!(broken_list("system.posix_acl_access", mode_alone), ["FS-7"]);
 }
+
+/// One record that could not be decoded kept the volume from being opened for writing.
+#[test]
+fn an_orphan_whose_record_makes_no_sense_is_found_and_left_alone() {
+    let volume = Volume::new();
+    let orphans = ["a", "b"].map(|name| volume.file(ROOT, name));
+    for (orphan, name) in orphans.iter().zip(["a", "b"]) {
+        volume.write(*orphan, 0, &[1; 10_000]);
+        volume.fs.unlink(&volume.caller, ROOT, name.as_bytes()).unwrap();
+    }
+    let damaged = key::orphan_key(orphans[0].0);
+    let mut batch = Batch::new();
+    batch.put(Tree::Metadata, damaged.clone(), &b"x"[..]);
+    volume.fs.engine().apply(batch).unwrap();
+    let volume = volume.after_crash();
+    let there = |key: &[u8]| volume.fs.engine().get(Tree::Metadata, key).unwrap().is_some();
+    assert_eq!((there(&damaged), there(&key::orphan_key(orphans[1].0))), (true, false));
+    volume.file(ROOT, "new");
+    let problems = volume.fs.check().unwrap().problems;
+    assert!(problems.iter().any(|problem| problem.what.contains("\\x03")), "{problems:#?}");
+}
