@@ -80,7 +80,7 @@ impl Server {
             | Operation::Statistics
             | Operation::GetXattr { .. }
             | Operation::ListXattrs { .. }
-            | Operation::Seek { .. } => self.query(InodeNumber(header.node), operation, reply),
+            | Operation::Seek { .. } => self.query(header, operation, reply),
             Operation::Sync => self.dispatcher.sync(reply),
             Operation::Open => reply.send(match self.agreement.no_open {
                 true => Answer::Refused(Errno::NOSYS),
@@ -188,7 +188,8 @@ impl Server {
         });
     }
 
-    fn query(&self, inode: InodeNumber, operation: Operation, reply: Reply) {
+    fn query(&self, header: &Header, operation: Operation, reply: Reply) {
+        let (inode, uid) = (InodeNumber(header.node), header.uid);
         self.dispatcher.query(reply, move |fs| {
             Ok(match &operation {
                 Operation::GetAttributes => Answer::attributes(&fs.get_attributes(inode)?),
@@ -200,7 +201,7 @@ impl Server {
                 }
                 Operation::Statistics => Answer::statistics(&fs.statistics()?),
                 Operation::GetXattr { name, size } => xattr(fs.get_xattr(inode, name)?, *size),
-                Operation::ListXattrs { size } => xattr(fs.list_xattrs(inode)?, *size),
+                Operation::ListXattrs { size } => xattr(names_for(uid, fs.list_xattrs(inode)?), *size),
                 Operation::Seek { offset, whence } => match convert::seek(*whence) {
                     // Offsets are signed on the other side.
                     Some(_) if *offset > i64::MAX as u64 => Answer::Refused(Errno::NXIO),
@@ -339,6 +340,15 @@ fn killing_set_id<T>(
 
 fn done(result: Result<()>) -> Result<Answer> {
     result.map(|()| Answer::Done)
+}
+
+/// The names of extended attributes that a user is shown: only root those that the kernel lets only root read.
+fn names_for(uid: u32, names: Bytes) -> Bytes {
+    if uid == 0 {
+        return names;
+    }
+    let names = names.split_inclusive(|byte| *byte == 0);
+    names.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect()
 }
 
 /// A value of any length; with a size of 0, the caller asks for its length.

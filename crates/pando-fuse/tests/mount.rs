@@ -628,3 +628,36 @@ fn an_allocation_and_a_copy_by_a_stranger_take_set_id_bits_off() {
         mounted.unmount();
     });
 }
+
+#[test]
+fn trusted_attributes_are_shown_to_root_alone() {
+    with_fuse("trusted_attributes_are_shown_to_root_alone", || {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED trusted_attributes_are_shown_to_root_alone: only root can become a stranger");
+            return;
+        }
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        let path = mounted.path().join("file");
+        fs::write(&path, "").unwrap();
+        for name in ["trusted.a", "user.a", "trusted.b", "user.b"] {
+            rustix::fs::setxattr(&path, name, b"value", XattrFlags::CREATE).unwrap();
+        }
+        let file = File::open(&path).unwrap();
+        let list = || {
+            let mut names = [0_u8; 100];
+            let length = rustix::fs::flistxattr(&file, &mut names).unwrap();
+            assert_eq!(rustix::fs::flistxattr(&file, &mut vec![0_u8; length]), Ok(length));
+            assert_eq!(rustix::fs::flistxattr(&file, &mut vec![0_u8; length - 1]), Err(Errno::RANGE));
+            String::from_utf8(names[..length].to_vec()).unwrap()
+        };
+        assert_eq!(list(), "trusted.a\0trusted.b\0user.a\0user.b\0");
+        let stranger = || {
+            let nobody = Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            assert_eq!(list(), "user.a\0user.b\0");
+        };
+        std::thread::scope(|scope| scope.spawn(stranger).join()).unwrap();
+        drop(file);
+        mounted.unmount();
+    });
+}
