@@ -285,24 +285,24 @@ impl Operations for FileSystem {
         self.create_temporary(caller, parent, mode)
     }
 
-    fn unlink(&self, caller: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.remove_name(caller, parent, name, false)
+    fn unlink(&self, _: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.remove_name(parent, name, false)
     }
 
-    fn remove_directory(&self, caller: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.remove_name(caller, parent, name, true)
+    fn remove_directory(&self, _: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.remove_name(parent, name, true)
     }
 
     fn rename(
         &self,
-        caller: &Caller,
+        _: &Caller,
         parent: InodeNumber,
         name: &[u8],
         new_parent: InodeNumber,
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.rename_name(caller, parent, name, new_parent, new_name, mode)
+        self.rename_name(parent, name, new_parent, new_name, mode)
     }
 
     fn clone_tree(

@@ -7,11 +7,9 @@ use bytes::Bytes;
 use crate::inode::{Inode, Place};
 use crate::link::Found;
 use crate::names::Names;
-use crate::operations::{Caller, Entry, InodeNumber, ROOT, SNAPSHOTS};
-use crate::schema::{NameRecord, Record, key};
+use crate::operations::{Entry, InodeNumber, ROOT, SNAPSHOTS};
+use crate::schema::{NameRecord, key};
 use crate::{Error, FileSystem, Result, snapshot};
-
-const STICKY: u32 = 0o1000;
 
 /// Refuses what cannot be the name of something in a directory.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
@@ -31,13 +29,6 @@ pub(crate) fn check_new_name(directory: &Inode, name: &[u8]) -> Result<()> {
 pub(crate) fn name_key(path: &[u8], name: &[u8]) -> Result<Bytes> {
     let key = key::child_key(path, name);
     if key.len() > key::METADATA_KEY_LENGTH_MAX { Err(Error::NameTooLong) } else { Ok(key) }
-}
-
-/// In a directory with the sticky bit only the owner of the name's inode, the directory's owner and root may
-/// take a name away.
-pub(crate) fn check_sticky(caller: &Caller, directory: &Record, inode: &Record) -> Result<()> {
-    let owner = caller.uid == 0 || caller.uid == inode.uid || caller.uid == directory.uid;
-    if directory.mode & STICKY == 0 || owner { Ok(()) } else { Err(Error::NotPermitted) }
 }
 
 impl FileSystem {

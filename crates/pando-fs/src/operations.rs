@@ -242,8 +242,9 @@ pub struct Statistics {
     pub inodes_free: u64,
 }
 
-/// A file system. All calls may come from any thread at the same time. Permission bits are checked by the caller
-/// (the kernel's `default_permissions`); what only the file system can know (sticky bits on rename, link counts) is not.
+/// A file system. All calls may come from any thread at the same time. Permission bits are checked by the caller (the kernel's
+/// `default_permissions`), and sticky bits too, since the kernel alone knows capabilities; what only the file system can know (link
+/// counts) is not.
 ///
 /// Nothing is durable before `sync` returns; every call that answers `Ok` is part of the prefix that a crash leaves.
 pub trait Operations: Send + Sync {

@@ -11,9 +11,9 @@ use pando_engine::{Batch, KeyRange, Tree};
 use crate::inode::{Inode, Place, States};
 use crate::link;
 use crate::locks::MutexGuard;
-use crate::namei::{check_new_name, check_sticky, name_key};
+use crate::namei::{check_new_name, name_key};
 use crate::names::Names;
-use crate::operations::{Caller, InodeNumber, RenameMode};
+use crate::operations::{InodeNumber, RenameMode};
 use crate::schema::{Record, Timestamp, key, number};
 use crate::{Error, FileSystem, Result};
 
@@ -84,7 +84,6 @@ enum Outcome {
 impl FileSystem {
     pub(crate) fn rename_name(
         &self,
-        caller: &Caller,
         parent: InodeNumber,
         name: &[u8],
         new_parent: InodeNumber,
@@ -100,7 +99,7 @@ impl FileSystem {
         let rename = |epoch: u64, exclusive: bool| {
             let names = BothNames::lock(&directory, &new_directory)?;
             let (from, to) = (End::new(&directory, name, epoch)?, End::new(&new_directory, new_name, epoch)?);
-            self.rename_locked(caller, &from, &to, names, mode, epoch, exclusive)
+            self.rename_locked(&from, &to, names, mode, epoch, exclusive)
         };
         let mut outcome = {
             let epoch = self.namespace.read();
@@ -119,10 +118,8 @@ impl FileSystem {
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "rename(2) has that many, and the locks come on top")]
     fn rename_locked(
         &self,
-        caller: &Caller,
         from: &End,
         to: &End,
         mut names: BothNames,
@@ -161,12 +158,11 @@ impl FileSystem {
         let mut states = States::lock(involved);
         states.check_attached(from.directory)?;
         states.check_attached(to.directory)?;
-        check_sticky(caller, states.record(from.directory), states.record(source))?;
-        if let Some(target) = target {
-            check_sticky(caller, states.record(to.directory), states.record(target))?;
-            if mode != RenameMode::Exchange && states.record(target).entries > 0 {
-                return Err(Error::NotEmpty);
-            }
+        if let Some(target) = target
+            && mode != RenameMode::Exchange
+            && states.record(target).entries > 0
+        {
+            return Err(Error::NotEmpty);
         }
 
         let now = self.now();

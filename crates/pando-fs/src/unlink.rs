@@ -8,9 +8,9 @@ use pando_engine::{Batch, KeyRange, Tree};
 use crate::inode::{Inode, Place, States};
 use crate::link::{self, Found};
 use crate::locks::MutexGuard;
-use crate::namei::{check_new_name, check_sticky};
+use crate::namei::check_new_name;
 use crate::names::Names;
-use crate::operations::{Caller, InodeNumber};
+use crate::operations::InodeNumber;
 use crate::schema::{Record, Timestamp, key};
 use crate::{Error, FileSystem, Result};
 
@@ -22,13 +22,7 @@ enum Attempt<'a> {
 }
 
 impl FileSystem {
-    pub(crate) fn remove_name(
-        &self,
-        caller: &Caller,
-        parent: InodeNumber,
-        name: &[u8],
-        is_directory: bool,
-    ) -> Result<()> {
+    pub(crate) fn remove_name(&self, parent: InodeNumber, name: &[u8], is_directory: bool) -> Result<()> {
         let directory = self.writable_inode(parent)?;
         let epoch = self.namespace.read();
         check_new_name(&directory, name)?;
@@ -41,7 +35,7 @@ impl FileSystem {
                 (false, true) => return Err(Error::IsADirectory),
                 _ => {}
             }
-            match self.remove_inode(caller, &directory, name, &found, *epoch)? {
+            match self.remove_inode(&directory, name, &found, *epoch)? {
                 Attempt::Done(held_parent) => break held_parent,
                 Attempt::Changed(other) => found = other,
             }
@@ -57,7 +51,6 @@ impl FileSystem {
     /// in it; the order of the locks makes it necessary to look again.
     fn remove_inode(
         &self,
-        caller: &Caller,
         directory: &Arc<Inode>,
         name: &[u8],
         inode: &Arc<Inode>,
@@ -79,7 +72,6 @@ impl FileSystem {
         let key = key::child_key(&path, name);
         let mut states = States::lock([directory, inode]);
         states.check_attached(directory)?;
-        check_sticky(caller, states.record(directory), states.record(inode))?;
         if states.record(inode).entries > 0 {
             return Err(Error::NotEmpty);
         }

@@ -235,17 +235,6 @@ fn more_links_than_can_be_counted_are_refused() {
     assert_eq!(volume.walk("one more"), Err(Error::NotFound));
 }
 
-#[test]
-fn a_sticky_directory_protects_links_of_others() {
-    let volume = Volume::new();
-    let (file, directory) = linked_file(&volume);
-    let set = SetAttributes { mode: Some(0o1777), ..SetAttributes::default() };
-    volume.fs.set_attributes(&volume.caller, directory, &set).unwrap();
-    let other = pando_fs::operations::Caller { uid: 7, gid: 7, pid: 1, umask: 0 };
-    assert_eq!(volume.fs.unlink(&other, directory, b"g"), Err(Error::NotPermitted));
-    assert_eq!(attributes(&volume, file).links, 2);
-}
-
 /// The names of the root with their inodes, and what a listing with attributes says of their links; its references are given back.
 fn listed(volume: &Volume, with_attributes: bool) -> Vec<(Vec<u8>, InodeNumber, FileType, Option<u32>)> {
     let mut found = Vec::new();

@@ -7,7 +7,7 @@ use crate::protocol::{InitReply, InitRequest, Layout, REQUEST_BYTES_MAX, flags};
 /// Left out on purpose: `ATOMIC_O_TRUNC`, since no open reaches us; `POSIX_LOCKS` and `FLOCK_LOCKS`, since the kernel
 /// keeps locks well and interruptibly; `AUTO_INVAL_DATA`, since nobody else changes files; `REQUEST_TIMEOUT`, since a device
 /// may be slow and the kernel would end the whole connection; `ALLOW_IDMAP`, with which only requests that make something
-/// say for whom, so that we could not look at sticky bits, nor at who asks for a clone.
+/// say for whom, so that we could not look at who asks for a clone, nor whether root does.
 ///
 /// `DONT_MASK`: a default access control list takes the place of the umask, so it is applied where that list is known.
 const WANTED: u64 = flags::ASYNC_READ

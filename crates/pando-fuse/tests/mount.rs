@@ -661,3 +661,29 @@ fn trusted_attributes_are_shown_to_root_alone() {
         mounted.unmount();
     });
 }
+
+/// Nobody else looks at them: the kernel alone knows who has CAP_FOWNER.
+#[test]
+fn the_kernel_checks_sticky_bits() {
+    with_fuse("the_kernel_checks_sticky_bits", || {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED the_kernel_checks_sticky_bits: only root can become a stranger");
+            return;
+        }
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        let directory = mounted.path().join("tmp");
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o1777)).unwrap();
+        fs::write(directory.join("file"), "").unwrap();
+        let opened = File::open(&directory).unwrap();
+        let stranger = || {
+            let nobody = Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            assert_eq!(rustix::fs::unlinkat(&opened, "file", AtFlags::empty()), Err(Errno::PERM));
+            assert_eq!(rustix::fs::renameat(&opened, "file", &opened, "other"), Err(Errno::PERM));
+        };
+        std::thread::scope(|scope| scope.spawn(stranger).join()).unwrap();
+        drop(opened);
+        mounted.unmount();
+    });
+}

@@ -273,7 +273,7 @@ impl Run {
                     false => fs.unlink(&caller, inode, &name),
                 });
                 let removed = self.model.lookup(id, &name).ok();
-                let expected = self.model.remove(*uid, id, &name, *is_directory);
+                let expected = self.model.remove(id, &name, *is_directory);
                 if expected.is_ok() {
                     self.counts.removals_of_clones += u64::from(self.is_clone(removed));
                     self.counts.removals_of_sources += u64::from(self.is_source(removed));
@@ -285,7 +285,7 @@ impl Run {
                 let (old, new, caller) = (name(*old), name(*new_name), self.caller(*uid));
                 let found = again(&self.fs, |fs| fs.rename(&caller, from.0, &old, to.0, &new, *mode));
                 let renamed = self.model.lookup(from.1, &old).ok();
-                let expected = self.model.rename(*uid, (from.1, &old), (to.1, &new), *mode);
+                let expected = self.model.rename((from.1, &old), (to.1, &new), *mode);
                 match expected {
                     Ok(()) => {
                         self.counts.renames_of_clones += u64::from(self.is_clone(renamed));

@@ -1,7 +1,7 @@
 //! A POSIX file system in memory, simple enough to be obviously right: a tree of nodes, files as byte vectors.
 //!
 //! It says what each operation answers and what the tree looks like afterwards. Not modelled: what permission bits and
-//! access control lists forbid, but for the sticky bit, blocks in use, inode numbers. A node without a name lives on, as a file does that is still open.
+//! access control lists forbid, blocks in use, inode numbers. A node without a name lives on, as a file does that is still open.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -289,12 +289,6 @@ impl Posix {
         Ok(id)
     }
 
-    fn check_sticky(&self, uid: u32, directory: Id, id: Id) -> Result<()> {
-        let (directory, node) = (self.node(directory), self.node(id));
-        let may = directory.mode & 0o1000 == 0 || uid == 0 || uid == node.uid || uid == directory.uid;
-        if may { Ok(()) } else { Err(Error::NotPermitted) }
-    }
-
     /// What happens to a node when one of its names goes.
     fn lose_name(&mut self, id: Id) {
         let now = self.now;
@@ -328,7 +322,7 @@ impl Posix {
     }
 
     /// unlink or rmdir.
-    pub fn remove(&mut self, uid: u32, directory: Id, name: &[u8], is_directory: bool) -> Result<()> {
+    pub fn remove(&mut self, directory: Id, name: &[u8], is_directory: bool) -> Result<()> {
         self.check_writable(directory)?;
         let id = self.lookup(directory, name)?;
         match (is_directory, self.node(id).is_directory()) {
@@ -336,7 +330,6 @@ impl Posix {
             (false, true) => return Err(Error::IsADirectory),
             _ => {}
         }
-        self.check_sticky(uid, directory, id)?;
         if is_directory && !self.entries(id)?.is_empty() {
             return Err(Error::NotEmpty);
         }
@@ -364,7 +357,7 @@ impl Posix {
     }
 
     /// rename.
-    pub fn rename(&mut self, uid: u32, from: (Id, &[u8]), to: (Id, &[u8]), mode: RenameMode) -> Result<()> {
+    pub fn rename(&mut self, from: (Id, &[u8]), to: (Id, &[u8]), mode: RenameMode) -> Result<()> {
         self.check_writable(from.0)?;
         self.check_writable(to.0)?;
         self.check_beside(from.0, to.0)?;
@@ -398,15 +391,12 @@ impl Posix {
         {
             return Err(Error::Invalid);
         }
-        self.check_sticky(uid, from.0, source)?;
-        if let Some(target) = target {
-            self.check_sticky(uid, to.0, target)?;
-            if mode == RenameMode::Replace
-                && self.node(target).is_directory()
-                && !self.entries(target)?.is_empty()
-            {
-                return Err(Error::NotEmpty);
-            }
+        if let Some(target) = target
+            && mode == RenameMode::Replace
+            && self.node(target).is_directory()
+            && !self.entries(target)?.is_empty()
+        {
+            return Err(Error::NotEmpty);
         }
         let now = self.now;
         self.set_entry(from.0, from.1, None);
@@ -743,11 +733,11 @@ mod tests {
         let a = posix.make((0, 0), ROOT, b"a", directory(), (0o755, 0)).unwrap();
         let b = posix.make((0, 0), a, b"b", directory(), (0o755, 0)).unwrap();
         assert_eq!((posix.node(ROOT).links, posix.node(a).links), (3, 3));
-        posix.rename(0, (a, b"b"), (ROOT, b"b"), RenameMode::Replace).unwrap();
+        posix.rename((a, b"b"), (ROOT, b"b"), RenameMode::Replace).unwrap();
         assert_eq!((posix.node(ROOT).links, posix.node(a).links), (4, 2));
-        let into_itself = posix.rename(0, (ROOT, b"b"), (b, b"c"), RenameMode::Replace);
+        let into_itself = posix.rename((ROOT, b"b"), (b, b"c"), RenameMode::Replace);
         assert_eq!(into_itself, Err(Error::Invalid));
-        posix.remove(0, ROOT, b"a", true).unwrap();
+        posix.remove(ROOT, b"a", true).unwrap();
         assert_eq!(posix.make((0, 0), a, b"x", directory(), (0, 0)), Err(Error::NotFound));
     }
 
@@ -759,11 +749,11 @@ mod tests {
         assert_eq!(posix.link(file, ROOT, b"f"), Err(Error::Exists));
         assert_eq!(posix.link(ROOT, ROOT, b"r"), Err(Error::NotPermitted));
         // Of two names of one file, none goes.
-        posix.rename(0, (ROOT, b"f"), (ROOT, b"g"), RenameMode::Replace).unwrap();
+        posix.rename((ROOT, b"f"), (ROOT, b"g"), RenameMode::Replace).unwrap();
         assert_eq!((posix.node(file).links, posix.list(ROOT).len()), (2, 2));
-        posix.remove(0, ROOT, b"f", false).unwrap();
+        posix.remove(ROOT, b"f", false).unwrap();
         assert_eq!((posix.node(file).links, posix.lookup(ROOT, b"g")), (1, Ok(file)));
-        posix.remove(0, ROOT, b"g", false).unwrap();
+        posix.remove(ROOT, b"g", false).unwrap();
         assert_eq!(posix.node(file).links, 0);
     }
 
