@@ -140,12 +140,15 @@ impl FileDevice {
             _ => return Err(failed(Errno::NOTBLK)),
         };
         lock(&file, access, is_block_device).map_err(failed)?;
-        let has_two_names = if is_block_device {
-            loops::behind(status.st_rdev).is_some_and(|file| is_locked(&file, access))
-        } else {
-            loops::over(status.st_dev, status.st_ino).is_some()
+        let used_by_other_name = match is_block_device {
+            true => loops::behind(status.st_rdev).is_some_and(|file| is_locked(&file, access)),
+            // A loop device that was let go of stays as long as somebody looks at it, udev for one.
+            false => {
+                let look = || loops::over(status.st_dev, status.st_ino).map_or(Ok(()), |_| Err(Errno::BUSY));
+                while_busy(true, look).is_err()
+            }
         };
-        if has_two_names {
+        if used_by_other_name {
             return Err(failed(Errno::BUSY));
         }
         // Seeking to the end tells the size of a block device as well.
@@ -312,7 +315,8 @@ fn lock(file: &OwnedFd, access: Access, is_block_device: bool) -> Result<(), Err
 
 /// Whether somebody has a file open in a way that excludes this. Who may not open it is told that nobody has.
 fn is_locked(path: &Path, access: Access) -> bool {
-    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+    else {
         return false;
     };
     // Others who look have it locked for a moment, as with a block device.
@@ -321,9 +325,10 @@ fn is_locked(path: &Path, access: Access) -> bool {
     locked == Err(Errno::WOULDBLOCK)
 }
 
-/// Makes a call that somebody else's use of the device may refuse, again and again for a second if it is a block device.
-fn while_busy<T>(is_block_device: bool, mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    let mut tries = if is_block_device { BUSY_TRIES } else { 1 };
+/// Makes a call that somebody else's use of the device may refuse, again and again for a second if that use may be a passing one, as of a
+/// block device.
+fn while_busy<T>(may_pass: bool, mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut tries = if may_pass { BUSY_TRIES } else { 1 };
     loop {
         match call() {
             Err(Errno::INTR) => {}

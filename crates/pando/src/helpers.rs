@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::commands::mount;
 use crate::commands::umount::{self, Unmounted};
-use crate::control;
+use crate::control::{self, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
 use crate::mount_options::MountSettings;
 
@@ -158,14 +158,19 @@ fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
     let ask = |request| control::request(&entry.device, request).map_err(|error| failed(error.to_string()));
     let refuse_changes = |refuse: bool| {
         let request = json!({ "request": "refuse_changes", "refuse": refuse });
-        control::request_value(&entry.device, &request)
+        match control::request_value(&entry.device, &request) {
+            // A daemon of an earlier version knows no such request, and refuses nothing.
+            Err(ControlError::Refused(_)) => Ok(false),
+            before => before.map(|before| before == true).map_err(|error| failed(error.to_string())),
+        }
     };
     if !read_only && ask("info")?["read_only"] == true {
         let why = "its daemon has opened the volume for reading only; unmount it and mount it again";
         return Err(failed(why.to_owned()));
     }
-    // Before the kernel lets changes through, and behind what it still has to write. A daemon that knows no such request refuses nothing.
-    let refused = !read_only && refuse_changes(false).is_ok_and(|refused| refused == true);
+    // Before the kernel lets changes through, and behind what it still has to write. A daemon that went on refusing would have
+    // the kernel lose what programs were told is written.
+    let refused = !read_only && refuse_changes(false)?;
     if let Err(error) = mount_point::remount(&entry.mountpoint, &options) {
         if refused {
             // The first error is the one to tell.
@@ -174,7 +179,7 @@ fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
         return Err(Failure::new(error.to_string()));
     }
     if read_only {
-        refuse_changes(true).map_err(|error| failed(error.to_string()))?;
+        refuse_changes(true)?;
         ask("checkpoint")?;
     }
     Ok(())
