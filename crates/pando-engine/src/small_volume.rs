@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use pando_device::MemoryDevice;
+use pando_device::{Device, MemoryDevice};
+use pando_format::Tree;
 
-use crate::{Background, Engine, FormatOptions, Options};
+use crate::{Background, Batch, Engine, FormatOptions, Options};
 
 /// An empty volume of 256 MiB with a fan-out of 4, opened, and its device. Nothing happens behind the scenes.
 pub(crate) fn small_volume(node_bytes: u32, basement_bytes: u32) -> (Engine, Arc<MemoryDevice>) {
@@ -17,6 +18,27 @@ pub(crate) fn small_volume(node_bytes: u32, basement_bytes: u32) -> (Engine, Arc
     };
     Engine::format(device.clone(), &format).unwrap();
     (Engine::open(device.clone(), manual()).unwrap(), device)
+}
+
+/// Makes a volume with nodes of 64 KiB and basement nodes of 4 KiB, and opens it. Nothing happens behind the scenes.
+pub(crate) fn volume_on(device: &Arc<impl Device + 'static>) -> Engine {
+    let format = FormatOptions {
+        node_bytes: Some(64 << 10),
+        basement_bytes: Some(4 << 10),
+        ..FormatOptions::default()
+    };
+    Engine::format(device.clone(), &format).unwrap();
+    Engine::open(device.clone(), manual()).unwrap()
+}
+
+/// Puts so many values of 1 KiB into the data tree, under their numbers, and lets them come down to leaves.
+pub(crate) fn fill(engine: &Engine, values: u32) {
+    for number in 0..values {
+        let mut batch = Batch::new();
+        batch.put(Tree::Data, number.to_be_bytes().to_vec(), vec![number as u8; 1024]);
+        engine.changing(0, || engine.apply(batch.clone())).unwrap();
+        while engine.background_step().unwrap() {}
+    }
 }
 
 /// Background work is done when a test asks for it.

@@ -162,10 +162,10 @@ fn measured_remove(load: &mut Load) {
     for number in 0..load.directories() {
         let directory = load.directory(number);
         for (name, inode) in load.list(directory) {
-            load.change(|fs| fs.unlink(&CALLER, directory, &name));
+            load.change(|fs| fs.unlink(directory, &name));
             load.fs.forget(inode, 1);
         }
-        load.change(|fs| fs.remove_directory(&CALLER, ROOT, number.to_string().as_bytes()));
+        load.change(|fs| fs.remove_directory(ROOT, number.to_string().as_bytes()));
         load.fs.forget(directory, 1);
     }
 }

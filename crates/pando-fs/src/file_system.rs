@@ -285,17 +285,16 @@ impl Operations for FileSystem {
         self.create_temporary(caller, parent, mode)
     }
 
-    fn unlink(&self, _: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
+    fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.remove_name(parent, name, false)
     }
 
-    fn remove_directory(&self, _: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
+    fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.remove_name(parent, name, true)
     }
 
     fn rename(
         &self,
-        _: &Caller,
         parent: InodeNumber,
         name: &[u8],
         new_parent: InodeNumber,

@@ -288,13 +288,12 @@ pub trait Operations: Send + Sync {
     /// Makes a regular file without a name (`O_TMPFILE`).
     fn make_temporary(&self, caller: &Caller, parent: InodeNumber, mode: u32) -> Result<Entry>;
     /// Removes a name of anything but a directory.
-    fn unlink(&self, caller: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()>;
+    fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.
-    fn remove_directory(&self, caller: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()>;
+    fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()>;
     /// Renames; atomic, also over a crash.
     fn rename(
         &self,
-        caller: &Caller,
         parent: InodeNumber,
         name: &[u8],
         new_parent: InodeNumber,

@@ -126,23 +126,15 @@ impl Operations for SnapshotFiles {
         Err(Error::ReadOnly)
     }
 
-    fn unlink(&self, _: &Caller, _: InodeNumber, _: &[u8]) -> Result<()> {
+    fn unlink(&self, _: InodeNumber, _: &[u8]) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
-    fn remove_directory(&self, _: &Caller, _: InodeNumber, _: &[u8]) -> Result<()> {
+    fn remove_directory(&self, _: InodeNumber, _: &[u8]) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
-    fn rename(
-        &self,
-        _: &Caller,
-        _: InodeNumber,
-        _: &[u8],
-        _: InodeNumber,
-        _: &[u8],
-        _: RenameMode,
-    ) -> Result<()> {
+    fn rename(&self, _: InodeNumber, _: &[u8], _: InodeNumber, _: &[u8], _: RenameMode) -> Result<()> {
         Err(Error::ReadOnly)
     }
 

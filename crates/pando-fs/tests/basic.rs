@@ -18,7 +18,7 @@ fn a_file_is_made_written_read_and_removed() {
     assert_eq!(volume.read(file, 0, 100), b"hello world");
     assert_eq!(volume.read(file, 6, 3), b"wor");
     assert_eq!(volume.names(ROOT), ["f"]);
-    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
     assert_eq!(volume.fs.lookup(ROOT, b"f"), Err(Error::NotFound));
     assert!(volume.names(ROOT).is_empty());
 }
@@ -40,7 +40,7 @@ fn an_unlinked_file_is_used_on_and_its_name_too() {
     let volume = Volume::new();
     let old = volume.file(ROOT, "f");
     volume.write(old, 0, &[7; 10_000]);
-    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
     volume.write(old, 10_000, b"tail");
     let new = volume.file(ROOT, "f");
     volume.write(new, 0, b"new");
@@ -78,7 +78,7 @@ fn a_directory_moves_with_all_that_is_below() {
     assert_eq!(volume.walk("c/d/b/f"), Ok(file));
     assert_eq!(volume.walk("a"), Err(Error::NotFound));
     assert_eq!(volume.rename(ROOT, "c", b, "x"), Err(Error::Invalid));
-    assert_eq!(volume.fs.remove_directory(&volume.caller, c, b"d"), Err(Error::NotEmpty));
+    assert_eq!(volume.fs.remove_directory(c, b"d"), Err(Error::NotEmpty));
     assert_eq!(volume.fs.get_attributes(c).unwrap().links, 3);
     assert_eq!(volume.fs.get_attributes(ROOT).unwrap().links, 3);
     volume.assert_clean();
@@ -90,7 +90,7 @@ fn a_directory_that_moves_leaves_orphans_below_it_readable() {
     let a = volume.directory(ROOT, "a");
     let file = volume.file(a, "f");
     volume.write(file, 0, b"data");
-    volume.fs.unlink(&volume.caller, a, b"f").unwrap();
+    volume.fs.unlink(a, b"f").unwrap();
     volume.rename(ROOT, "a", ROOT, "b").unwrap();
     let other = volume.directory(ROOT, "a");
     let successor = volume.file(other, "f");
@@ -111,7 +111,7 @@ fn names_are_exchanged() {
     let file = volume.file(ROOT, "f");
     volume.write(file, 0, b"file");
     let exchange = |from: &str, to: &str| {
-        volume.fs.rename(&volume.caller, ROOT, from.as_bytes(), ROOT, to.as_bytes(), RenameMode::Exchange)
+        volume.fs.rename(ROOT, from.as_bytes(), ROOT, to.as_bytes(), RenameMode::Exchange)
     };
     exchange("a", "f").unwrap();
     assert_eq!(volume.walk("f/inner"), Ok(inner));
@@ -213,7 +213,7 @@ fn whole_files_and_aligned_ranges_are_shared_and_stay_apart() {
     assert_eq!(volume.read(from, 0, 4 * MIB), expected);
     assert_eq!(volume.read(to, 0, 4 * MIB), clone);
     assert_eq!(volume.read(other, 0, 4 * MIB), longer);
-    volume.fs.unlink(&volume.caller, ROOT, b"from").unwrap();
+    volume.fs.unlink(ROOT, b"from").unwrap();
     volume.fs.forget(from, 1);
     volume.assert_clean();
     assert_eq!(volume.read(to, 0, 4 * MIB), clone);
@@ -349,17 +349,6 @@ fn what_changes_a_file_without_a_write_takes_set_id_bits_off_when_told() {
         let file = volume.walk(&format!("{number}")).unwrap();
         assert_eq!(volume.fs.get_attributes(file).unwrap().mode, 0o755, "change {number}");
     }
-}
-
-#[test]
-fn sticky_bits_are_left_to_the_kernel() {
-    let volume = Volume::new();
-    let tmp = volume.fs.make_directory(&volume.caller, ROOT, b"tmp", 0o1777).unwrap().attributes.inode;
-    volume.file(tmp, "f");
-    let stranger = pando_fs::operations::Caller { uid: 5, ..volume.caller };
-    // He may have CAP_FOWNER, of which only the kernel knows.
-    volume.fs.rename(&stranger, tmp, b"f", tmp, b"g", RenameMode::Replace).unwrap();
-    volume.fs.unlink(&stranger, tmp, b"g").unwrap();
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn orphans_of_a_crash_are_deleted_at_the_next_open() {
             .fs
             .set_xattr(file, b"user.x", &[1; 1000], pando_fs::operations::XattrMode::Set, false)
             .unwrap();
-        volume.fs.unlink(&volume.caller, a, name.as_bytes()).unwrap();
+        volume.fs.unlink(a, name.as_bytes()).unwrap();
     }
     // The blocks of one of them no longer lie under its old name.
     volume.file(a, "g");
@@ -252,7 +252,7 @@ fn an_orphan_whose_record_makes_no_sense_is_found_and_left_alone() {
     let orphans = ["a", "b"].map(|name| volume.file(ROOT, name));
     for (orphan, name) in orphans.iter().zip(["a", "b"]) {
         volume.write(*orphan, 0, &[1; 10_000]);
-        volume.fs.unlink(&volume.caller, ROOT, name.as_bytes()).unwrap();
+        volume.fs.unlink(ROOT, name.as_bytes()).unwrap();
     }
     let damaged = key::orphan_key(orphans[0].0);
     let mut batch = Batch::new();

@@ -22,11 +22,11 @@ fn clone(volume: &Volume, source: InodeNumber, parent: InodeNumber, name: &str) 
 }
 
 fn unlink(volume: &Volume, parent: InodeNumber, name: &[u8]) {
-    waiting(&*volume.fs, |fs| fs.unlink(&volume.caller, parent, name)).unwrap();
+    waiting(&*volume.fs, |fs| fs.unlink(parent, name)).unwrap();
 }
 
 fn remove_directory(volume: &Volume, parent: InodeNumber, name: &[u8]) {
-    waiting(&*volume.fs, |fs| fs.remove_directory(&volume.caller, parent, name)).unwrap();
+    waiting(&*volume.fs, |fs| fs.remove_directory(parent, name)).unwrap();
 }
 
 fn attributes(volume: &Volume, inode: InodeNumber) -> Attributes {
@@ -180,8 +180,8 @@ fn a_clone_has_links_of_its_own_among_its_own_names() {
     let single = clone(&volume, both, copy, "single");
     assert_eq!((attributes(&volume, single).links, attributes(&volume, both).links), (1, 2));
     assert_eq!(volume.read(single, 0, 100_000), [1; 100_000]);
-    volume.fs.unlink(&volume.caller, root, b"both").unwrap();
-    volume.fs.unlink(&volume.caller, inner, b"both").unwrap();
+    volume.fs.unlink(root, b"both").unwrap();
+    volume.fs.unlink(inner, b"both").unwrap();
     assert_eq!(volume.read(single, 0, 100_000), [1; 100_000]);
     let volume = volume.remount(false);
     assert_eq!(attributes(&volume, volume.walk("copy/inner/both").unwrap()).links, 2);
@@ -201,7 +201,7 @@ fn what_is_unlinked_and_still_open_is_no_part_of_a_clone() {
     volume.fs.link(linked, directory, b"second").unwrap();
     let open = volume.walk("tree/d/open").unwrap();
     for name in ["open", "linked", "second"] {
-        volume.fs.unlink(&volume.caller, directory, name.as_bytes()).unwrap();
+        volume.fs.unlink(directory, name.as_bytes()).unwrap();
     }
     volume.file(directory, "stays");
     clone(&volume, root, ROOT, "copy");
@@ -220,10 +220,10 @@ fn what_is_parked_where_a_clone_comes_is_not_lost() {
     for name in ["a", "b"] {
         let file = volume.file(target, name);
         volume.write(file, 0, name.repeat(9000).as_bytes());
-        volume.fs.unlink(&volume.caller, target, name.as_bytes()).unwrap();
+        volume.fs.unlink(target, name.as_bytes()).unwrap();
         orphans.push((file, name));
     }
-    volume.fs.remove_directory(&volume.caller, ROOT, b"copy").unwrap();
+    volume.fs.remove_directory(ROOT, b"copy").unwrap();
     let source = volume.directory(ROOT, "tree");
     volume.write(volume.file(source, "a"), 0, b"of the clone");
     clone(&volume, source, ROOT, "copy");
@@ -240,7 +240,7 @@ fn an_open_file_without_a_name_is_cloned_to_the_name_that_it_had() {
     let volume = Volume::new();
     let file = volume.file(ROOT, "f");
     volume.write(file, 0, &[9; 50_000]);
-    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
     let copy = clone(&volume, file, ROOT, "f");
     volume.write(copy, 0, b"new");
     assert_eq!(volume.read(file, 0, 50_000), [9; 50_000]);
@@ -262,8 +262,8 @@ fn what_cannot_be_is_refused() {
     assert_eq!(clone(inner, ROOT, b"a/b"), Err(Error::Invalid));
     let file = volume.walk("tree/d0/f0").unwrap();
     assert_eq!(clone(root, file, b"copy"), Err(Error::NotADirectory));
-    volume.fs.unlink(&volume.caller, inner, b"f0").unwrap();
-    volume.fs.remove_directory(&volume.caller, root, b"d0").unwrap();
+    volume.fs.unlink(inner, b"f0").unwrap();
+    volume.fs.remove_directory(root, b"d0").unwrap();
     assert_eq!(clone(inner, ROOT, b"copy"), Err(Error::NotFound));
     assert_eq!(clone(root, inner, b"copy"), Err(Error::NotFound));
     let read_only = volume.remount(true);
@@ -285,7 +285,7 @@ fn who_may_clone_is_who_may_copy() {
         volume.fs.forget(copy.inode, 1);
         match copy.file_type {
             FileType::Directory => Ok(copy),
-            _ => volume.fs.unlink(&OTHER, parent, b"copy").map(|()| copy),
+            _ => volume.fs.unlink(parent, b"copy").map(|()| copy),
         }
     };
     let mode = |inode, mode, uid, gid| {

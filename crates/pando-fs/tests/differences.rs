@@ -64,9 +64,9 @@ fn each_kind_of_change_is_told() {
     let mode = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
     volume.fs.set_attributes(&volume.caller, find("a/moded"), &mode).unwrap();
     volume.fs.set_xattr(find("a/tagged"), b"user.tag", b"1", XattrMode::Set, false).unwrap();
-    volume.fs.unlink(&volume.caller, a, b"deleted").unwrap();
+    volume.fs.unlink(a, b"deleted").unwrap();
     volume.rename(a, "moved", c, "moved too").unwrap();
-    volume.fs.unlink(&volume.caller, a, b"replaced").unwrap();
+    volume.fs.unlink(a, b"replaced").unwrap();
     volume.file(a, "replaced");
     volume.fs.link(find("a/linked"), c, b"other").unwrap();
     volume.rename(ROOT, "b", c, "inside").unwrap();
@@ -132,9 +132,9 @@ fn a_clone_is_no_rename_and_a_deleted_snapshot_no_answer() {
     take(&volume, "old");
     waiting(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], a, ROOT, b"b")).unwrap();
     for name in volume.names(a) {
-        volume.fs.unlink(&volume.caller, a, name.as_bytes()).unwrap();
+        volume.fs.unlink(a, name.as_bytes()).unwrap();
     }
-    volume.fs.remove_directory(&volume.caller, ROOT, b"a").unwrap();
+    volume.fs.remove_directory(ROOT, b"a").unwrap();
     take(&volume, "new");
     let found = lines(&volume, "old", Some("new"), true);
     assert_eq!(found.len(), 51 + 51 + 1, "{found:?}");
@@ -164,7 +164,7 @@ fn what_was_renamed_out_of_a_directory_is_told_once() {
     volume.rename(s, "X", ROOT, "X").unwrap();
     let n = volume.walk("N").unwrap();
     volume.rename(ROOT, "S", n, "S").unwrap();
-    volume.fs.remove_directory(&volume.caller, ROOT, b"P").unwrap();
+    volume.fs.remove_directory(ROOT, b"P").unwrap();
     take(&volume, "new");
     let mut found = lines(&volume, "old", Some("new"), true);
     found.retain(|line| line != "M /");
@@ -283,18 +283,16 @@ fn scribble(volume: &Volume, random: &mut Random, steps: usize) {
         let _ = match random.below(12) {
             0..3 => waiting(fs, |fs| fs.make_node(caller, to, name, FileType::Regular, 0o644, 0)).map(drop),
             3..5 => waiting(fs, |fs| fs.make_directory(caller, to, name, 0o755)).map(drop),
-            5 if file_type == FileType::Directory => {
-                waiting(fs, |fs| fs.remove_directory(caller, from, from_name))
-            }
-            5 => waiting(fs, |fs| fs.unlink(caller, from, from_name)),
+            5 if file_type == FileType::Directory => waiting(fs, |fs| fs.remove_directory(from, from_name)),
+            5 => waiting(fs, |fs| fs.unlink(from, from_name)),
             6 => waiting(fs, |fs| fs.link(file, to, name)).map(drop),
             7 => waiting(fs, |fs| fs.clone_tree(caller, &[], file, to, name)),
             8 => waiting(fs, |fs| fs.write(file, 0, "text".into(), true, false)),
             9 => {
                 let mode = RenameMode::Exchange;
-                waiting(fs, |fs| fs.rename(caller, from, from_name, to, name, mode))
+                waiting(fs, |fs| fs.rename(from, from_name, to, name, mode))
             }
-            _ => waiting(fs, |fs| fs.rename(caller, from, from_name, to, name, RenameMode::Replace)),
+            _ => waiting(fs, |fs| fs.rename(from, from_name, to, name, RenameMode::Replace)),
         };
     }
 }

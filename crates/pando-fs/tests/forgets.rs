@@ -18,7 +18,7 @@ fn unlinked_files_that_are_forgotten_together_are_deleted_by_few_records() {
     volume.fs.link(linked, ROOT, b"other name").unwrap();
     for (n, file) in files.iter().enumerate() {
         volume.write(*file, 0, b"contents");
-        volume.fs.unlink(&volume.caller, directory, format!("f{n}").as_bytes()).unwrap();
+        volume.fs.unlink(directory, format!("f{n}").as_bytes()).unwrap();
     }
     assert!(!volume.fs.wants_forgets_soon());
     // The key of the first is in use again, and so its data lie elsewhere.
@@ -29,7 +29,7 @@ fn unlinked_files_that_are_forgotten_together_are_deleted_by_few_records() {
     let kept = files[150];
     let entry = volume.fs.link(kept, directory, b"kept").unwrap();
     assert_eq!(entry.attributes.inode, kept);
-    volume.fs.unlink(&volume.caller, directory, b"kept").unwrap();
+    volume.fs.unlink(directory, b"kept").unwrap();
 
     let mut forgotten: Vec<(InodeNumber, u64)> = files.iter().rev().map(|file| (*file, 1)).collect();
     forgotten.extend([(still_named, 1), (linked, 2), (files[0], 1), (InodeNumber(1 << 40), 7), (ROOT, 1)]);
@@ -73,7 +73,7 @@ fn files_of_long_paths_are_deleted_too() {
     for (n, file) in files.iter().enumerate() {
         settle();
         volume.write(*file, 0, &[7; 5000]);
-        volume.fs.unlink(&volume.caller, directory, format!("f{n}").as_bytes()).unwrap();
+        volume.fs.unlink(directory, format!("f{n}").as_bytes()).unwrap();
     }
     assert!(60 * 2 * 40 * 240 > volume.fs.engine().stats().log_capacity_bytes / 4, "the test is too small");
     settle();
@@ -113,7 +113,7 @@ fn a_write_behind_an_unlink_on_a_full_volume_waits_for_the_forget() {
     };
     assert_eq!(full, Error::NoSpace);
 
-    changing(&*volume.fs, |fs| fs.unlink(&volume.caller, ROOT, b"f0")).unwrap();
+    changing(&*volume.fs, |fs| fs.unlink(ROOT, b"f0")).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let (fs, unlinked) = (&volume.fs, files[0]);

@@ -63,7 +63,7 @@ fn an_allocation_waits_for_what_is_about_to_be_free() {
         append(&volume, removed, 1 << 20).unwrap();
     }
     assert_eq!(allocate(&volume, kept, quarter * 2), Err(Error::NoSpace));
-    changing(&*volume.fs, |fs| fs.unlink(&volume.caller, ROOT, b"removed")).unwrap();
+    changing(&*volume.fs, |fs| fs.unlink(ROOT, b"removed")).unwrap();
     // The kernel forgets it behind the answer to the unlink, when somebody waits for that already.
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -99,7 +99,7 @@ fn an_allocation_waits_for_the_little_that_is_dead_on_a_volume_with_room() {
     // No node is empty then.
     for (n, file) in files.iter().enumerate().step_by(2) {
         let name = format!("f{n}");
-        changing(&*volume.fs, |fs| fs.unlink(&volume.caller, ROOT, name.as_bytes())).unwrap();
+        changing(&*volume.fs, |fs| fs.unlink(ROOT, name.as_bytes())).unwrap();
         volume.fs.forget(*file, 1);
     }
     allocate(&volume, kept, available + (4 << 20)).unwrap();

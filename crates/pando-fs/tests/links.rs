@@ -62,12 +62,12 @@ fn a_file_is_deleted_with_its_last_name() {
     let volume = Volume::new();
     let (file, directory) = linked_file(&volume);
     let before = attributes(&volume, file);
-    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
     let after = attributes(&volume, file);
     assert_eq!(after.links, 1);
     assert!(after.changed > before.changed && after.modified == before.modified);
     assert_eq!(volume.walk("f"), Err(Error::NotFound));
-    volume.fs.unlink(&volume.caller, directory, b"g").unwrap();
+    volume.fs.unlink(directory, b"g").unwrap();
     // Still referenced: an orphan, whose data stay where they are.
     assert_eq!((attributes(&volume, file).links, volume.read(file, 0, 5)), (0, vec![7; 5]));
     assert_eq!(keys(&volume, Tree::Data, &key::linked_key(file.0)), 4);
@@ -86,11 +86,11 @@ fn names_nobody_refers_to_go_one_by_one() {
     let (file, _) = linked_file(&volume);
     let volume = volume.remount(false);
     let directory = volume.walk("d").unwrap();
-    volume.fs.unlink(&volume.caller, directory, b"g").unwrap();
+    volume.fs.unlink(directory, b"g").unwrap();
     assert_eq!(volume.fs.get_attributes(file), Err(Error::Stale), "no reference stays behind");
     assert_eq!(volume.fs.check().unwrap().links, 1);
     volume.assert_clean();
-    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
     assert_eq!(keys(&volume, Tree::Data, b""), 0);
     assert_eq!(volume.fs.check().unwrap().orphans, 0);
     volume.assert_clean();
@@ -100,8 +100,8 @@ fn names_nobody_refers_to_go_one_by_one() {
 fn an_orphan_of_a_crash_that_had_links_is_deleted() {
     let volume = Volume::new();
     let (_, directory) = linked_file(&volume);
-    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
-    volume.fs.unlink(&volume.caller, directory, b"g").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
+    volume.fs.unlink(directory, b"g").unwrap();
     let volume = volume.after_crash();
     assert_eq!(keys(&volume, Tree::Data, b""), 0);
     assert_eq!(volume.fs.check().unwrap().orphans, 0);
@@ -142,7 +142,7 @@ fn linked_files_are_exchanged() {
     link(&volume, inner, below, "inner too");
     let exchange = |from, name: &str, to, new: &str| {
         let (name, new) = (name.as_bytes(), new.as_bytes());
-        volume.fs.rename(&volume.caller, from, name, to, new, RenameMode::Exchange).unwrap();
+        volume.fs.rename(from, name, to, new, RenameMode::Exchange).unwrap();
         volume.assert_clean();
     };
     exchange(ROOT, "other", directory, "g");
@@ -195,9 +195,9 @@ fn a_file_without_a_name_gets_one() {
     // Unlinked under its own name, then given that name again: its data are in the way of nobody but itself.
     let file = volume.file(ROOT, "f");
     volume.write(file, 0, &[6; 9000]);
-    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
     assert_eq!(link(&volume, file, ROOT, "f").links, 1);
-    volume.fs.unlink(&volume.caller, ROOT, b"t").unwrap();
+    volume.fs.unlink(ROOT, b"t").unwrap();
     assert_eq!(link(&volume, temporary, ROOT, "u").links, 1);
     volume.assert_clean();
     let volume = volume.after_crash();
@@ -211,7 +211,7 @@ fn a_name_under_which_an_orphan_is_parked_becomes_a_link() {
     let (file, _) = linked_file(&volume);
     let orphan = volume.file(ROOT, "o");
     volume.write(orphan, 0, &[8; 9000]);
-    volume.fs.unlink(&volume.caller, ROOT, b"o").unwrap();
+    volume.fs.unlink(ROOT, b"o").unwrap();
     link(&volume, file, ROOT, "o");
     assert_eq!((volume.read(orphan, 0, 3), volume.read(file, 0, 3)), (vec![8; 3], vec![7; 3]));
     volume.assert_clean();
@@ -272,7 +272,7 @@ fn listings_say_nothing_of_what_has_lost_a_name_while_it_was_known() {
     link(&volume, file, ROOT, "f2");
     let links = |volume: &Volume| listed(volume, true)[1..].iter().map(|entry| entry.3).collect::<Vec<_>>();
     assert_eq!(links(&volume), [Some(3); 2]);
-    volume.fs.unlink(&volume.caller, directory, b"g").unwrap();
+    volume.fs.unlink(directory, b"g").unwrap();
     // The kernel may not have heard of the unlink, and would take one off the count that is listed.
     assert_eq!(links(&volume), [None; 2]);
     // Once it has forgotten the file it has no count. One that made the file knows it once, and through each link once more.
@@ -283,7 +283,7 @@ fn listings_say_nothing_of_what_has_lost_a_name_while_it_was_known() {
     let file = volume.walk("f").unwrap();
     volume.file(directory, "other");
     let (other, mode) = (&b"other"[..], RenameMode::Replace);
-    volume.fs.rename(&volume.caller, directory, other, ROOT, b"f2", mode).unwrap();
+    volume.fs.rename(directory, other, ROOT, b"f2", mode).unwrap();
     assert_eq!(attributes(&volume, file).links, 1);
     assert_eq!(links(&volume), [None, Some(1)], "what another file has taken the name of");
 }

@@ -15,7 +15,7 @@ fn everything_but_orphans_is_there_after_a_remount() {
     volume.fs.set_xattr(file, b"user.large", &[6; 3000], XattrMode::Set, false).unwrap();
     let gone = volume.file(a, "gone");
     volume.write(gone, 0, &[7; 70_000]);
-    volume.fs.unlink(&volume.caller, a, b"gone").unwrap();
+    volume.fs.unlink(a, b"gone").unwrap();
     volume.rename(ROOT, "a", ROOT, "b").unwrap();
     let before = volume.fs.get_attributes(file).unwrap();
 
@@ -33,7 +33,7 @@ fn everything_but_orphans_is_there_after_a_remount() {
 fn inode_numbers_are_never_given_out_twice() {
     let volume = Volume::new();
     let first = volume.file(ROOT, "f");
-    volume.fs.unlink(&volume.caller, ROOT, b"f").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
     let after_crash = volume.after_crash();
     let second = after_crash.file(ROOT, "f");
     let third = after_crash.remount(false).file(ROOT, "g");
@@ -52,7 +52,7 @@ fn a_volume_opened_read_only_refuses_every_change() {
     assert_eq!(fs.write(file, 0, "x".into(), false, false), Err(refused.clone()));
     assert_eq!(fs.make_node(caller, ROOT, b"g", FileType::Fifo, 0, 0), Err(refused.clone()));
     assert_eq!(fs.make_temporary(caller, ROOT, 0), Err(refused.clone()));
-    assert_eq!(fs.unlink(caller, ROOT, b"f"), Err(refused.clone()));
+    assert_eq!(fs.unlink(ROOT, b"f"), Err(refused.clone()));
     assert_eq!(volume.rename(ROOT, "f", ROOT, "g"), Err(refused.clone()));
     assert_eq!(fs.set_attributes(caller, file, &SetAttributes::default()), Err(refused.clone()));
     assert_eq!(fs.set_xattr(file, b"user.a", b"", XattrMode::Set, false), Err(refused));

@@ -82,12 +82,11 @@ fn scribble(volume: &Volume) {
     for file in 0..40 {
         match file % 4 {
             0 => volume.write(volume.walk(&format!("a/f{file}")).unwrap(), 3, b"scribble"),
-            1 => waiting(&*volume.fs, |fs| fs.unlink(&volume.caller, b, format!("f{file}").as_bytes()))
-                .unwrap(),
+            1 => waiting(&*volume.fs, |fs| fs.unlink(b, format!("f{file}").as_bytes())).unwrap(),
             2 => volume.resize(volume.walk(&format!("b/f{file}")).unwrap(), 10),
             _ => waiting(&*volume.fs, |fs| {
                 let (old, new) = (format!("f{file}"), format!("new{file}"));
-                fs.rename(&volume.caller, a, old.as_bytes(), b, new.as_bytes(), RenameMode::Replace)
+                fs.rename(a, old.as_bytes(), b, new.as_bytes(), RenameMode::Replace)
             })
             .unwrap(),
         }
@@ -155,10 +154,10 @@ fn nothing_in_a_snapshot_changes() {
     assert_eq!(fs.make_directory(caller, a, b"n", 0).map(drop), read_only);
     assert_eq!(fs.make_symlink(caller, a, b"n", b"t").map(drop), read_only);
     assert_eq!(fs.make_temporary(caller, a, 0).map(drop), read_only);
-    assert_eq!(fs.unlink(caller, a, b"f1"), read_only);
-    assert_eq!(fs.remove_directory(caller, one, b"a"), read_only);
+    assert_eq!(fs.unlink(a, b"f1"), read_only);
+    assert_eq!(fs.remove_directory(one, b"a"), read_only);
     for (from, to) in [(a, live), (live, a), (a, a)] {
-        assert_eq!(fs.rename(caller, from, b"f1", to, b"n", RenameMode::Replace), read_only);
+        assert_eq!(fs.rename(from, b"f1", to, b"n", RenameMode::Replace), read_only);
     }
     assert_eq!(fs.link(file, live, b"n").map(drop), read_only);
     assert_eq!(fs.link(volume.walk("b/f1").unwrap(), a, b"n").map(drop), read_only);
@@ -171,9 +170,9 @@ fn nothing_in_a_snapshot_changes() {
     assert_eq!(fs.clone_tree(caller, &[], live, a, b"n"), read_only);
     // Nor does the directory of the snapshots, nor its name.
     assert_eq!(fs.make_directory(caller, SNAPSHOTS, b"n", 0).map(drop), read_only);
-    assert_eq!(fs.remove_directory(caller, SNAPSHOTS, b"one"), read_only);
+    assert_eq!(fs.remove_directory(SNAPSHOTS, b"one"), read_only);
     assert_eq!(fs.make_directory(caller, ROOT, b".snapshots", 0).map(drop), Err(Error::NotPermitted));
-    assert_eq!(fs.remove_directory(caller, ROOT, b".snapshots"), Err(Error::NotPermitted));
+    assert_eq!(fs.remove_directory(ROOT, b".snapshots"), Err(Error::NotPermitted));
     assert_eq!(volume.rename(ROOT, ".snapshots", ROOT, "n"), Err(Error::NotPermitted));
     assert_eq!(volume.rename(ROOT, "a", ROOT, ".snapshots"), Err(Error::NotPermitted));
     volume.assert_clean();
@@ -284,7 +283,7 @@ fn what_is_in_use_at_a_roll_back_is_gone_but_the_root() {
     let top = volume.file(ROOT, "top");
     // Without a name, its data parked; and one that never had any.
     let open = volume.walk("a/f20").unwrap();
-    waiting(&*volume.fs, |fs| fs.unlink(&volume.caller, a, b"f20")).unwrap();
+    waiting(&*volume.fs, |fs| fs.unlink(a, b"f20")).unwrap();
     let temporary = volume.fs.make_temporary(&volume.caller, b, 0o600).unwrap().attributes.inode;
     volume.write(temporary, 0, b"temporary");
     let vanished = waiting(&*volume.fs, |fs| fs.roll_back(b"one")).unwrap();
@@ -469,7 +468,7 @@ fn what_is_unlinked_and_still_open_is_in_no_snapshot() {
     let files = [volume.walk("a/f9").unwrap(), volume.walk("a/f7").unwrap()];
     let (a, b) = (volume.walk("a").unwrap(), volume.walk("b").unwrap());
     for (directory, name) in [(a, "f9"), (a, "f7"), (a, "linked"), (b, "linked")] {
-        waiting(&*volume.fs, |fs| fs.unlink(&volume.caller, directory, name.as_bytes())).unwrap();
+        waiting(&*volume.fs, |fs| fs.unlink(directory, name.as_bytes())).unwrap();
     }
     take(&volume, "one");
     volume.assert_clean();

@@ -88,10 +88,10 @@ fn step(volume: &Volume, random: &mut Random) {
     let made = match kind {
         0 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).map(Some),
         1 | 2 => fs.make_directory(caller, at, old, 0o755).map(Some),
-        3 => fs.unlink(caller, at, old).map(|()| None),
-        4 => fs.remove_directory(caller, at, old).map(|()| None),
-        5 => fs.rename(caller, at, old, to, new, RenameMode::Replace).map(|()| None),
-        6 => fs.rename(caller, at, old, to, new, RenameMode::Exchange).map(|()| None),
+        3 => fs.unlink(at, old).map(|()| None),
+        4 => fs.remove_directory(at, old).map(|()| None),
+        5 => fs.rename(at, old, to, new, RenameMode::Replace).map(|()| None),
+        6 => fs.rename(at, old, to, new, RenameMode::Exchange).map(|()| None),
         8 | 9 => match held.last() {
             Some(inode) => fs.link(*inode, to, new).map(Some),
             None => Ok(None),

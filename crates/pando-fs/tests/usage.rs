@@ -124,7 +124,7 @@ fn counts_add_up_in_random_runs() {
                 5 => {
                     let names = volume.names(ROOT);
                     let of = names.last().cloned().unwrap_or_default();
-                    changing(fs, |fs| fs.unlink(&volume.caller, ROOT, of.as_bytes()))
+                    changing(fs, |fs| fs.unlink(ROOT, of.as_bytes()))
                 }
                 _ => {
                     let root = waiting(fs, |fs| fs.lookup(pando_fs::operations::SNAPSHOTS, &name));

@@ -16,7 +16,7 @@ fn take(volume: &Volume, name: &str, writable: bool) -> InodeNumber {
 }
 
 fn unlink(volume: &Volume, directory: InodeNumber, name: &str) -> Result<()> {
-    waiting(&*volume.fs, |fs| fs.unlink(&volume.caller, directory, name.as_bytes()))
+    waiting(&*volume.fs, |fs| fs.unlink(directory, name.as_bytes()))
 }
 
 fn links(volume: &Volume, path: &str) -> u32 {
@@ -96,7 +96,7 @@ fn nothing_is_moved_or_linked_between_trees() {
     let (caller, fs) = (&volume.caller, &*volume.fs);
     for (from, to) in [(ROOT, one), (one, ROOT), (one, two)] {
         for mode in [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace] {
-            let renamed = fs.rename(caller, from, b"linked", to, b"linked", mode);
+            let renamed = fs.rename(from, b"linked", to, b"linked", mode);
             assert_eq!(renamed, Err(Error::OtherTree));
         }
         let file = waiting(fs, |fs| fs.lookup(from, b"linked")).unwrap().attributes.inode;
@@ -105,10 +105,7 @@ fn nothing_is_moved_or_linked_between_trees() {
         let temporary = fs.make_temporary(caller, from, 0o600).unwrap().attributes.inode;
         assert_eq!(fs.link(temporary, to, b"n").map(drop), Err(Error::OtherTree));
         waiting(fs, |fs| fs.link(temporary, from, b"named")).unwrap();
-        assert_eq!(
-            fs.rename(caller, from, b"linked", read_only, b"n", RenameMode::Replace),
-            Err(Error::ReadOnly)
-        );
+        assert_eq!(fs.rename(from, b"linked", read_only, b"n", RenameMode::Replace), Err(Error::ReadOnly));
         // Clones and copies are made across.
         waiting(fs, |fs| fs.clone_tree(caller, &[], from, to, format!("of {}", from.0).as_bytes())).unwrap();
         let copy = volume.file(to, &format!("copy of {}", from.0));
@@ -121,7 +118,7 @@ fn nothing_is_moved_or_linked_between_trees() {
         Err(Error::ReadOnly)
     );
     assert_eq!(fs.make_directory(caller, SNAPSHOTS, b"n", 0).map(drop), Err(Error::ReadOnly));
-    assert_eq!(fs.remove_directory(caller, SNAPSHOTS, b"one"), Err(Error::ReadOnly));
+    assert_eq!(fs.remove_directory(SNAPSHOTS, b"one"), Err(Error::ReadOnly));
     volume.assert_clean();
     volume.remount(false).assert_clean();
 }

@@ -261,16 +261,11 @@ impl Server {
                 Operation::MakeTemporary { mode, umask } => {
                     entry_and_file(&fs.make_temporary(&caller(&header, *umask), inode, mode & 0o7777)?)
                 }
-                Operation::Unlink { name } => done(fs.unlink(&caller(&header, 0), inode, name))?,
-                Operation::RemoveDirectory { name } => {
-                    done(fs.remove_directory(&caller(&header, 0), inode, name))?
-                }
+                Operation::Unlink { name } => done(fs.unlink(inode, name))?,
+                Operation::RemoveDirectory { name } => done(fs.remove_directory(inode, name))?,
                 Operation::Rename { name, new_parent, new_name, flags } => match convert::rename_mode(*flags)
                 {
-                    Some(mode) => {
-                        let (caller, to) = (caller(&header, 0), InodeNumber(*new_parent));
-                        done(fs.rename(&caller, inode, name, to, new_name, mode))?
-                    }
+                    Some(mode) => done(fs.rename(inode, name, InodeNumber(*new_parent), new_name, mode))?,
                     None => invalid,
                 },
                 Operation::Link { inode: from, name } => {

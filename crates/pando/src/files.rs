@@ -126,12 +126,12 @@ impl Files {
 
     /// Removes a name of anything but a directory.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.change(|fs| fs.unlink(&self.superuser, parent, name))
+        self.change(|fs| fs.unlink(parent, name))
     }
 
     /// Removes an empty directory.
     pub fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.change(|fs| fs.remove_directory(&self.superuser, parent, name))
+        self.change(|fs| fs.remove_directory(parent, name))
     }
 
     /// Renames in one atomic step.
@@ -141,7 +141,7 @@ impl Files {
         to: (InodeNumber, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.change(|fs| fs.rename(&self.superuser, from.0, from.1, to.0, to.1, mode))
+        self.change(|fs| fs.rename(from.0, from.1, to.0, to.1, mode))
     }
 
     /// Makes a clone with a new name.

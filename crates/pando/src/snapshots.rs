@@ -249,7 +249,7 @@ mod tests {
         };
         make("back");
         changing(&*fs, |fs| fs.take_snapshot(b"one", false)).unwrap();
-        changing(&*fs, |fs| fs.unlink(&caller, ROOT, b"back")).unwrap();
+        changing(&*fs, |fs| fs.unlink(ROOT, b"back")).unwrap();
         // Remembered as absent.
         assert_eq!(waiting(&*fs, |fs| fs.lookup(ROOT, b"back")).map(drop), Err(Error::NotFound));
         let gone = make("gone");

@@ -6,25 +6,13 @@ use pando_device::MemoryDevice;
 use pando_format::Tree;
 
 use crate::betree::node::{CachedNode, NodeRef};
-use crate::{Background, Batch, Engine, FormatOptions, KeyRange, Options};
+use crate::small_volume::{fill, volume_on};
+use crate::{Batch, Engine, KeyRange};
 
 /// A volume with many leaves of data in memory, all as the last checkpoint wrote them.
 fn with_leaves() -> (Engine, Vec<NodeRef>) {
-    let device = Arc::new(MemoryDevice::new(64 << 20));
-    let format = FormatOptions {
-        node_bytes: Some(64 << 10),
-        basement_bytes: Some(4 << 10),
-        ..FormatOptions::default()
-    };
-    Engine::format(device.clone(), &format).unwrap();
-    let options = Options { background: Background::Manual, ..Options::default() };
-    let engine = Engine::open(device, options).unwrap();
-    for number in 0..2000_u32 {
-        let mut batch = Batch::new();
-        batch.put(Tree::Data, number.to_be_bytes().to_vec(), vec![number as u8; 1024]);
-        engine.changing(0, || engine.apply(batch.clone())).unwrap();
-        settle(&engine);
-    }
+    let engine = volume_on(&Arc::new(MemoryDevice::new(64 << 20)));
+    fill(&engine, 2000);
     engine.checkpoint().unwrap();
     let shards = engine.volume().cache.shards.iter();
     let nodes = shards.flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>());
@@ -34,15 +22,11 @@ fn with_leaves() -> (Engine, Vec<NodeRef>) {
     (engine, leaves)
 }
 
-fn settle(engine: &Engine) {
-    while engine.background_step().unwrap() {}
-}
-
 fn delete_all(engine: &Engine) {
     let mut batch = Batch::new();
     batch.delete_range(Tree::Data, KeyRange::all());
     engine.apply(batch).unwrap();
-    settle(engine);
+    while engine.background_step().unwrap() {}
 }
 
 #[test]

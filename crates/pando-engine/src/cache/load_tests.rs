@@ -7,8 +7,9 @@ use pando_format::{NodeId, Tree};
 use parking_lot::Mutex;
 
 use crate::betree::node::Body;
+use crate::small_volume::{fill, manual, volume_on};
 use crate::volume::Volume;
-use crate::{Background, Batch, Engine, Error, FormatOptions, Options};
+use crate::{Engine, Error};
 
 /// A device in memory on which a node moves, and its old place is written over, before the next read comes to it.
 struct Moving {
@@ -72,23 +73,11 @@ impl Device for Moving {
 fn cold() -> (Engine, Arc<Moving>, NodeId) {
     let inner = MemoryDevice::new(64 << 20);
     let device = Arc::new(Moving { inner, volume: OnceLock::new(), node: Mutex::default() });
-    let format = FormatOptions {
-        node_bytes: Some(64 << 10),
-        basement_bytes: Some(4 << 10),
-        ..FormatOptions::default()
-    };
-    Engine::format(device.clone(), &format).unwrap();
-    let options = Options { background: Background::Manual, ..Options::default() };
-    let engine = Engine::open(device.clone(), options.clone()).unwrap();
-    for number in 0..400u32 {
-        let mut batch = Batch::new();
-        batch.put(Tree::Data, number.to_be_bytes().to_vec(), vec![number as u8; 1024]);
-        engine.apply(batch).unwrap();
-        while engine.background_step().unwrap() {}
-    }
+    let engine = volume_on(&device);
+    fill(&engine, 400);
     engine.close().unwrap();
     drop(engine);
-    let engine = Engine::open(device.clone(), options).unwrap();
+    let engine = Engine::open(device.clone(), manual()).unwrap();
     assert!(device.volume.set(Arc::downgrade(engine.volume())).is_ok());
     let root = engine.volume().root(Tree::Data).read().clone();
     let leaf = match &root.state.read().body {

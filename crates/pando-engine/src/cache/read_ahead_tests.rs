@@ -8,28 +8,17 @@ use pando_format::Tree;
 
 use super::read_ahead::{NO_MARK, Wish, mark};
 use crate::betree::node::NodeRef;
-use crate::{Background, Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit};
+use crate::small_volume::{fill, manual, volume_on};
+use crate::{Direction, Engine, KeyRange, Options, ScanLimit};
 
 /// A volume of several leaves that has just been opened.
 fn cold(cache_bytes: usize) -> Engine {
     let device = Arc::new(MemoryDevice::new(64 << 20));
-    let format = FormatOptions {
-        node_bytes: Some(64 << 10),
-        basement_bytes: Some(4 << 10),
-        ..FormatOptions::default()
-    };
-    Engine::format(device.clone(), &format).unwrap();
-    let options = Options { background: Background::Manual, ..Options::default() };
-    let engine = Engine::open(device.clone(), options.clone()).unwrap();
-    for number in 0..1000u32 {
-        let mut batch = Batch::new();
-        batch.put(Tree::Data, number.to_be_bytes().to_vec(), vec![number as u8; 1024]);
-        engine.apply(batch).unwrap();
-        while engine.background_step().unwrap() {}
-    }
+    let engine = volume_on(&device);
+    fill(&engine, 1000);
     engine.close().unwrap();
     drop(engine);
-    Engine::open(device, Options { cache_bytes, ..options }).unwrap()
+    Engine::open(device, Options { cache_bytes, ..manual() }).unwrap()
 }
 
 /// Scans from the start, so far that the first leaf is in memory, and gives it back.

@@ -265,12 +265,12 @@ impl Run {
             | Step::Link { .. }
             | Step::LookupSnapshot { .. }
             | Step::Forget { .. } => self.reference(step),
-            Step::Remove { directory, name: number, is_directory, uid } => {
+            Step::Remove { directory, name: number, is_directory } => {
                 let (inode, id) = self.kind(*directory, true);
-                let (caller, name) = (self.caller(*uid), name(*number));
+                let name = name(*number);
                 let found = again(&self.fs, |fs| match is_directory {
-                    true => fs.remove_directory(&caller, inode, &name),
-                    false => fs.unlink(&caller, inode, &name),
+                    true => fs.remove_directory(inode, &name),
+                    false => fs.unlink(inode, &name),
                 });
                 let removed = self.model.lookup(id, &name).ok();
                 let expected = self.model.remove(id, &name, *is_directory);
@@ -280,10 +280,10 @@ impl Run {
                 }
                 agree(found, expected)
             }
-            Step::Rename { from, name: old, to, new_name, mode, uid } => {
+            Step::Rename { from, name: old, to, new_name, mode } => {
                 let (from, to) = (self.kind(*from, true), self.kind(*to, true));
-                let (old, new, caller) = (name(*old), name(*new_name), self.caller(*uid));
-                let found = again(&self.fs, |fs| fs.rename(&caller, from.0, &old, to.0, &new, *mode));
+                let (old, new) = (name(*old), name(*new_name));
+                let found = again(&self.fs, |fs| fs.rename(from.0, &old, to.0, &new, *mode));
                 let renamed = self.model.lookup(from.1, &old).ok();
                 let expected = self.model.rename((from.1, &old), (to.1, &new), *mode);
                 match expected {

@@ -46,7 +46,6 @@ pub enum Step {
         directory: u64,
         name: u64,
         is_directory: bool,
-        uid: u32,
     },
     Rename {
         from: u64,
@@ -54,7 +53,6 @@ pub enum Step {
         to: u64,
         new_name: u64,
         mode: RenameMode,
-        uid: u32,
     },
     Clone {
         source: u64,
@@ -263,12 +261,9 @@ fn step(random: &mut Random, mix: Mix) -> Step {
             uid: uid(random),
         },
         16 => Step::Temporary { directory: slot(random) },
-        17..27 => Step::Remove {
-            directory: slot(random),
-            name: name(random),
-            is_directory: random.chance(1, 2),
-            uid: uid(random),
-        },
+        17..27 => {
+            Step::Remove { directory: slot(random), name: name(random), is_directory: random.chance(1, 2) }
+        }
         27..40 => Step::Rename {
             from: slot(random),
             name: name(random),
@@ -278,7 +273,6 @@ fn step(random: &mut Random, mix: Mix) -> Step {
                 random,
                 &[RenameMode::Replace, RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace],
             ),
-            uid: uid(random),
         },
         40..44 => {
             use ListAttributes::{OfAll, OfAllButOneFile, OfDirectories, OfNone};
@@ -441,14 +435,13 @@ fn share_step(random: &mut Random) -> Step {
             offset: shared_offset(random),
             what: one_of(random, &[Seek::Data, Seek::Hole]),
         },
-        86 => Step::Remove { directory: 0, name: random.below(5), is_directory: false, uid: 0 },
+        86 => Step::Remove { directory: 0, name: random.below(5), is_directory: false },
         87 => Step::Rename {
             from: 0,
             name: random.below(5),
             to: 0,
             new_name: random.below(5),
             mode: one_of(random, &[RenameMode::Replace, RenameMode::Exchange]),
-            uid: 0,
         },
         88 => Step::Clone { source: slot(random), directory: 0, name: random.below(5), uid: 0 },
         89..93 => Step::Lookup { directory: 0, name: random.below(5) },

@@ -34,7 +34,7 @@ pub fn prepared() -> (SimulatedDevice, Vec<u8>, BTreeMap<(u8, Bytes), Bytes>) {
         let file = volume.file(ROOT, &format!("more {number}"));
         volume.write(file, 0, &vec![number as u8; 9000]);
     }
-    volume.fs.unlink(&volume.caller, volume.walk("a/deep").unwrap(), b"linked").unwrap();
+    volume.fs.unlink(volume.walk("a/deep").unwrap(), b"linked").unwrap();
     take(&volume.fs, "two");
     let device = Arc::new(SimulatedDevice::new(64 << 20));
     FileSystem::format(device.clone(), &small()).unwrap();
@@ -215,7 +215,7 @@ fn step(fs: &FileSystem, streams: &Streams, random: &mut Random) -> &'static str
         }
         3 => {
             let (old, new) = (one_of_names(random), one_of_names(random));
-            let _ = changing(fs, |fs| fs.rename(&caller, ROOT, old, ROOT, new, RenameMode::Exchange));
+            let _ = changing(fs, |fs| fs.rename(ROOT, old, ROOT, new, RenameMode::Exchange));
             "a rename"
         }
         4 | 5 => {

@@ -163,7 +163,7 @@ fn what_has_changed_is_all_that_is_sent() {
     let whole = send(&volume.fs, "one", None);
     receive(&other.fs, &whole).unwrap();
     volume.write(volume.walk("a/f9").unwrap_or(ROOT).max(volume.walk("a/deep/f9").unwrap()), 100, b"changed");
-    volume.fs.unlink(&volume.caller, volume.walk("a").unwrap(), b"f10").unwrap();
+    volume.fs.unlink(volume.walk("a").unwrap(), b"f10").unwrap();
     take(&volume.fs, "two");
     let changes = send(&volume.fs, "two", Some("one"));
     assert!(changes.len() < whole.len() / 20, "{} of {}", changes.len(), whole.len());
@@ -256,7 +256,7 @@ fn a_writable_snapshot_is_sent_as_it_was_at_the_start() {
             if self.1.is_empty() {
                 let trial = self.0.walk(".snapshots/trial").unwrap();
                 self.0.file(trial, "late");
-                changing(&*self.0.fs, |fs| fs.unlink(&self.0.caller, trial, b"sparse")).unwrap();
+                changing(&*self.0.fs, |fs| fs.unlink(trial, b"sparse")).unwrap();
                 changing(&*self.0.fs, |fs| fs.delete_snapshot(b"trial")).unwrap();
             }
             self.1.extend_from_slice(bytes);
@@ -274,8 +274,7 @@ fn a_writable_snapshot_is_sent_as_it_was_at_the_start() {
     volume.write(file, 0, &[3; 9000]);
     // Still in use: it is in no snapshot, nor is what is removed.
     let open = volume.walk(".snapshots/trial/a/f20").unwrap();
-    changing(&*volume.fs, |fs| fs.unlink(&volume.caller, volume.walk(".snapshots/trial/a")?, b"f20"))
-        .unwrap();
+    changing(&*volume.fs, |fs| fs.unlink(volume.walk(".snapshots/trial/a")?, b"f20")).unwrap();
     changing(&*volume.fs, |fs| fs.take_snapshot_of(Some(b"trial"), b"then", false)).unwrap();
     assert_eq!(volume.fs.check().unwrap().problems, []);
     let then = contents(&volume.fs, "then");

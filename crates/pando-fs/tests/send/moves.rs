@@ -98,9 +98,9 @@ fn a_directory_that_was_moved_is_sent_as_that() {
     let changes = sent_after(|volume| {
         volume.directory(ROOT, "new");
         rename(volume, "a", "new/a");
-        let (caller, fs) = (&volume.caller, &*volume.fs);
+        let fs = &*volume.fs;
         volume.write(volume.walk("new/a/f50").unwrap(), 5000, b"changed");
-        changing(fs, |fs| fs.unlink(caller, volume.walk("new/a/deep")?, b"linked")).unwrap();
+        changing(fs, |fs| fs.unlink(volume.walk("new/a/deep")?, b"linked")).unwrap();
         fs.link(volume.walk("new/a/f10").unwrap(), ROOT, b"a link").unwrap();
         fs.set_xattr(volume.walk("new/a").unwrap(), b"user.a", &[8; 2000], XattrMode::Set, false).unwrap();
         volume.file(volume.walk("new/a/deep").unwrap(), "more");
@@ -128,8 +128,7 @@ fn directories_that_were_moved_out_of_each_other_are_found() {
     assert!(changes.len() < LITTLE, "{}", changes.len());
     // Each takes the other's place.
     let changes = sent_after(|volume| {
-        let exchange =
-            |fs: &FileSystem| fs.rename(&volume.caller, ROOT, b"a", ROOT, b"b", RenameMode::Exchange);
+        let exchange = |fs: &FileSystem| fs.rename(ROOT, b"a", ROOT, b"b", RenameMode::Exchange);
         changing(&*volume.fs, exchange).unwrap();
     });
     assert_eq!(moves_in(&changes), [pair("/b", "/a"), pair("/a", "/b")]);
@@ -147,7 +146,7 @@ fn directories_that_were_moved_out_of_each_other_are_found() {
         rename(volume, "b", "old b");
         volume.directory(ROOT, "b");
         rename(volume, "old b/c", "b/c");
-        changing(&*volume.fs, |fs| fs.remove_directory(&volume.caller, ROOT, b"old b")).unwrap();
+        changing(&*volume.fs, |fs| fs.remove_directory(ROOT, b"old b")).unwrap();
     });
     assert_eq!(moves_in(&changes), [nothing("/b"), pair("/b/c", "/b/c")]);
     assert!(changes.len() < LITTLE, "{}", changes.len());
@@ -163,7 +162,7 @@ fn a_large_file_that_was_moved_and_what_has_gone_are_not_sent() {
     assert!(changes.len() < LITTLE, "{}", changes.len());
     let remove = |volume: &Volume, directory: InodeNumber| {
         for name in volume.names(directory) {
-            let unlinked = changing(&*volume.fs, |fs| fs.unlink(&volume.caller, directory, name.as_bytes()));
+            let unlinked = changing(&*volume.fs, |fs| fs.unlink(directory, name.as_bytes()));
             if unlinked.is_err() {
                 assert_eq!(name, "deep");
             }
@@ -172,9 +171,8 @@ fn a_large_file_that_was_moved_and_what_has_gone_are_not_sent() {
     let changes = sent_after(|volume| {
         remove(volume, volume.walk("a/deep").unwrap());
         remove(volume, volume.walk("a").unwrap());
-        changing(&*volume.fs, |fs| fs.remove_directory(&volume.caller, fs_walk(volume, "a"), b"deep"))
-            .unwrap();
-        changing(&*volume.fs, |fs| fs.remove_directory(&volume.caller, ROOT, b"a")).unwrap();
+        changing(&*volume.fs, |fs| fs.remove_directory(fs_walk(volume, "a"), b"deep")).unwrap();
+        changing(&*volume.fs, |fs| fs.remove_directory(ROOT, b"a")).unwrap();
         // What has gone is not taken from what came to its place.
         rename(volume, "b/c", "b/deep");
         rename(volume, "b", "a");

@@ -345,17 +345,16 @@ impl Operations for Memory {
         Ok(Entry { attributes: state.attributes })
     }
 
-    fn unlink(&self, _: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
+    fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.remove(parent, name, false)
     }
 
-    fn remove_directory(&self, _: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
+    fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.remove(parent, name, true)
     }
 
     fn rename(
         &self,
-        _: &Caller,
         parent: InodeNumber,
         name: &[u8],
         new_parent: InodeNumber,

@@ -296,11 +296,11 @@ impl Operations for MemoryFs {
         state.entry(inode)
     }
 
-    fn unlink(&self, _: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
+    fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.state.lock().drop_name(parent, name)
     }
 
-    fn remove_directory(&self, _: &Caller, parent: InodeNumber, name: &[u8]) -> Result<()> {
+    fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         let mut state = self.state.lock();
         let inode = state.child(parent, name)?;
         match state.node(inode)?.names.is_empty() {
@@ -311,7 +311,6 @@ impl Operations for MemoryFs {
 
     fn rename(
         &self,
-        _: &Caller,
         parent: InodeNumber,
         name: &[u8],
         new_parent: InodeNumber,
