@@ -37,12 +37,16 @@ impl Volume {
             return Err(Error::TooLarge { what: "a batch of operations" });
         }
         let lsn = if operations.iter().any(clones) {
-            self.apply_cloning(&operations, record, batch.reclaims)?
+            let lsn = self.apply_cloning(&operations, record, batch.reclaims)?;
+            self.ballast.add(batch.frees);
+            lsn
         } else {
             let mut sequencer = self.sequencer_with_room(record.bytes())?;
             let lsn = Lsn(sequencer.0 + 1);
             self.log.append(lsn, record)?;
             *sequencer = lsn;
+            // Before the deletes, some of which find what they free above the leaves.
+            self.ballast.add(batch.frees);
             for (sub, operation) in (0..).zip(operations.iter()) {
                 self.inject_operation(operation, Msn { lsn: lsn.0, sub });
             }

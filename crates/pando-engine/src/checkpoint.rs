@@ -46,6 +46,7 @@ struct Cut {
     next_generation: u64,
     /// Of [`Volume::bound_bytes`], what lies before it.
     bound_bytes: u64,
+    ballast: u64,
 }
 
 impl Volume {
@@ -85,6 +86,7 @@ impl Volume {
         superblock.live = cut.live;
         superblock.next_generation = cut.next_generation;
         superblock.next_node = cut.version.next().0;
+        superblock.ballast = cut.ballast;
         superblock.written = now_nanoseconds();
         self.write_superblock(&superblock)?;
         *self.superblock.lock() = superblock;
@@ -125,6 +127,7 @@ impl Volume {
             // Every node of this checkpoint is still to be written with a generation above what the counter says now.
             next_generation: self.next_generation.load(Ordering::Relaxed) + (1 << 20),
             bound_bytes,
+            ballast: self.ballast.count().bytes,
         };
         drop(sequencer);
         self.stats.cut_micros.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);

@@ -137,6 +137,7 @@ fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock> {
         snapshots: None,
         next_node: 1,
         next_generation: 1,
+        ballast: 0,
         created: now,
         written: now,
     })

@@ -21,6 +21,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::background::Signals;
 use crate::betree::node::{Body, CachedNode, Node, NodeRef};
+use crate::betree::sink::Ballast;
 use crate::betree::tree::TreeRoot;
 use crate::cache::NodeCache;
 use crate::log::batch::Binder;
@@ -68,6 +69,8 @@ pub(crate) struct Volume {
     pub(crate) reclaiming: AtomicBool,
     /// Bytes that waiting deletes free once they come down to their leaves, about: see [`crate::Batch::note_freed`].
     pub(crate) dead_bytes: AtomicU64,
+    /// What deletes above the leaves have deleted in them.
+    pub(crate) ballast: Ballast,
     /// Bytes that the log names in their places since the last checkpoint. A recovery keeps those places and writes the bytes anew.
     pub(crate) bound_bytes: AtomicU64,
     /// Nodes behind which damage keeps maintenance from working.
@@ -123,6 +126,7 @@ impl Volume {
             allocator,
             log,
             next_generation: AtomicU64::new(superblock.next_generation),
+            ballast: Ballast::of(superblock.ballast),
             superblock: Mutex::new(superblock),
             deletes_wait: AtomicBool::new(true),
             reclaiming: AtomicBool::new(false),

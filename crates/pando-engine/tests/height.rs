@@ -9,7 +9,10 @@ use pando_device::simulated::Random;
 use pando_engine::{Background, Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 
 const MOVES: usize = 500;
-const HEIGHT_MAX: u8 = 6;
+/// Exchanges that happen to follow each other closely leave a tree higher than others do, so several orders are tried.
+const ORDERS: u64 = 21;
+const HEIGHT_MAX: u8 = 12;
+const HEIGHT_MEDIAN_MAX: u8 = 6;
 
 type Keys = BTreeMap<Bytes, Bytes>;
 
@@ -31,6 +34,13 @@ fn contents(engine: &Engine) -> Keys {
 /// and each move left more edges near the root, until a tree of a hundred small leaves was eighty nodes high.
 #[test]
 fn a_tree_stays_low_however_often_its_ranges_move() {
+    let mut heights: Vec<u8> = (1..=ORDERS).map(height_behind_moves).collect();
+    heights.sort_unstable();
+    let (median, most) = (heights[heights.len() / 2], heights[heights.len() - 1]);
+    assert!(median <= HEIGHT_MEDIAN_MAX && most <= HEIGHT_MAX, "heights {heights:?}");
+}
+
+fn height_behind_moves(seed: u64) -> u8 {
     let device = Arc::new(MemoryDevice::new(256 << 20));
     let format = FormatOptions {
         node_bytes: Some(8 << 10),
@@ -41,7 +51,7 @@ fn a_tree_stays_low_however_often_its_ranges_move() {
     Engine::format(device.clone(), &format).unwrap();
     let options = Options { background: Background::Manual, ..Options::default() };
     let engine = Engine::open(device, options).unwrap();
-    let mut random = Random::new(1);
+    let mut random = Random::new(seed);
     let mut keys = Keys::new();
     let directory = |random: &mut Random| -> Bytes {
         let depth = 1 + random.below(3);
@@ -69,8 +79,7 @@ fn a_tree_stays_low_however_often_its_ranges_move() {
     }
     while engine.background_step().unwrap() {}
     engine.checkpoint().unwrap();
-    let root = engine.superblock().live.metadata;
-    assert!(root.height <= HEIGHT_MAX, "{} keys in a tree of height {}", keys.len(), root.height);
     assert!(contents(&engine) == keys);
     assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+    engine.superblock().live.metadata.height
 }

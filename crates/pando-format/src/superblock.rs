@@ -28,6 +28,9 @@ pub const LABEL_LENGTH_MAX: usize = 255;
 /// Most regions that nodes may lie in.
 pub const NODE_REGIONS_MAX: usize = 8;
 
+/// Bytes of a region in the list of them.
+const REGION_LENGTH: usize = 24;
+
 /// Where both superblocks of a device of `capacity` bytes lie, in bytes.
 pub fn superblock_offsets(capacity: u64) -> [u64; 2] {
     let block = BLOCK_LENGTH as u64;
@@ -123,6 +126,8 @@ pub struct Superblock {
     pub created: u64,
     /// When this checkpoint was written: nanoseconds since 1970 UTC.
     pub written: u64,
+    /// Bytes of values in leaves that deletes above them have deleted, about: a hint.
+    pub ballast: u64,
 }
 
 impl Superblock {
@@ -177,6 +182,8 @@ impl Superblock {
         writer.length(self.node_regions.len());
         writer.zeros(4);
         self.node_regions.iter().for_each(|region| region.encode(&mut writer));
+        writer.zeros((NODE_REGIONS_MAX - self.node_regions.len()) * REGION_LENGTH);
+        writer.u64(self.ballast);
         head::seal(SUPERBLOCK, writer, SUPERBLOCK_LENGTH)
     }
 
@@ -231,6 +238,7 @@ impl Superblock {
             created: reader.u64()?,
             written: reader.u64()?,
             node_regions: decode_regions(reader)?,
+            ballast: reader.u64()?,
         })
     }
 
@@ -313,7 +321,9 @@ fn decode_regions(reader: &mut Reader<'_>) -> Result<Vec<Region>, FormatError> {
     if count as usize > NODE_REGIONS_MAX {
         return Err(reader.wrong("node regions", count.into(), "at most 8"));
     }
-    (0..count).map(|_| Region::decode(reader)).collect()
+    let regions = (0..count).map(|_| Region::decode(reader)).collect();
+    reader.skip((NODE_REGIONS_MAX - count as usize) * REGION_LENGTH)?;
+    regions
 }
 
 impl fmt::Display for Superblock {
@@ -349,13 +359,28 @@ impl fmt::Display for Superblock {
         if let Some(snapshots) = &self.snapshots {
             writeln!(f, "  snapshots at {snapshots}")?;
         }
-        writeln!(f, "  next node {}, next generation {}", self.next_node, self.next_generation)
+        writeln!(f, "  next node {}, next generation {}", self.next_node, self.next_generation)?;
+        writeln!(f, "  deleted above leaves that still hold it: {} bytes", self.ballast)
     }
 }
 
 /// The fields end far before the block does; what is left is for later versions.
 const _: () = {
-    let fixed =
-        head::HEAD_LENGTH + 24 + 1 + LABEL_LENGTH_MAX + 8 + 12 + 12 + 24 + 6 * 8 + 8 + 24 + 32 + 24 + 32 + 8;
-    assert!(fixed + NODE_REGIONS_MAX * 24 <= SUPERBLOCK_LENGTH);
+    let fixed = head::HEAD_LENGTH
+        + 24
+        + 1
+        + LABEL_LENGTH_MAX
+        + 8
+        + 12
+        + 12
+        + 24
+        + 6 * 8
+        + 8
+        + 24
+        + 32
+        + 24
+        + 32
+        + 8
+        + 8;
+    assert!(fixed + NODE_REGIONS_MAX * REGION_LENGTH <= SUPERBLOCK_LENGTH);
 };

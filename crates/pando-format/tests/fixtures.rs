@@ -33,6 +33,8 @@ fn exact(name: &str, encoded: &[u8]) -> Bytes {
 fn superblock() {
     let bytes = exact("superblock/full.bin", &sample::superblock().encode());
     assert_eq!(Superblock::decode(&bytes), Ok(sample::superblock()));
+    let later = Superblock { ballast: 77 << 20, ..sample::superblock() };
+    assert_eq!(Superblock::decode(&exact("superblock/ballast.bin", &later.encode())), Ok(later));
 }
 
 #[test]

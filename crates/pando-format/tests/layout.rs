@@ -115,7 +115,8 @@ fn heads() {
 #[test]
 fn superblock() {
     let table = table("Superblock");
-    let (superblock, bytes) = (sample::superblock(), sample::superblock().encode());
+    let superblock = Superblock { ballast: 77 << 20, ..sample::superblock() };
+    let bytes = superblock.encode();
     assert_eq!(table.length(), bytes.len());
     let numbers = [
         ("compatible features", superblock.features.compatible),
@@ -146,6 +147,7 @@ fn superblock() {
         ("created", superblock.created),
         ("written", superblock.written),
         ("node region count", 1),
+        ("ballast", superblock.ballast),
     ];
     table.check(
         &bytes,

@@ -27,13 +27,14 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    wake: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    idle: usize,
+    /// What wakes each thread that has nothing to do; the one that went to sleep last goes on first, since its memory is at hand. By turns
+    /// each of them would fill memory of its own.
+    idle: Vec<Arc<Condvar>>,
     closed: bool,
 }
 
@@ -46,15 +47,15 @@ impl Pool {
 
     /// Runs the job on a thread of the pool, soon. Never waits for a job.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
-        let wanting = {
+        let idle = {
             let mut queue = self.shared.queue.lock();
             queue.jobs.push_back(Box::new(job));
-            queue.jobs.len() > queue.idle
+            queue.idle.pop()
         };
-        if wanting {
-            self.start_thread();
+        match idle {
+            Some(idle) => _ = idle.notify_one(),
+            None => self.start_thread(),
         }
-        self.shared.wake.notify_one();
     }
 
     fn start_thread(&self) {
@@ -80,6 +81,7 @@ impl Pool {
 
 impl Shared {
     fn work(&self) {
+        let wake = Arc::new(Condvar::new());
         let mut queue = self.queue.lock();
         loop {
             if let Some(job) = queue.jobs.pop_front() {
@@ -89,9 +91,8 @@ impl Shared {
             } else if queue.closed {
                 return;
             } else {
-                queue.idle += 1;
-                self.wake.wait(&mut queue);
-                queue.idle -= 1;
+                queue.idle.push(wake.clone());
+                wake.wait(&mut queue);
             }
         }
     }
@@ -99,8 +100,12 @@ impl Shared {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.queue.lock().closed = true;
-        self.shared.wake.notify_all();
+        let idle = {
+            let mut queue = self.shared.queue.lock();
+            queue.closed = true;
+            std::mem::take(&mut queue.idle)
+        };
+        idle.iter().for_each(|idle| _ = idle.notify_one());
         for thread in self.threads.get_mut().drain(..) {
             // A job that panicked has been reported by the panic hook.
             let _ = thread.join();

@@ -236,9 +236,9 @@ impl Volume {
             }
             _ => None,
         };
-        for placed in node.body.receive(messages, bounds, &self.shape, node.height) {
-            self.stats.count_goto(placed);
-        }
+        let (placed, freed) = node.body.receive(messages, bounds, &self.shape, node.height);
+        placed.into_iter().for_each(|placed| self.stats.count_goto(placed));
+        self.ballast.shed(freed as u64);
         if let Some(before) = before {
             self.settle(before, node.interior().references());
         }

@@ -128,16 +128,13 @@ impl Child {
         self.xf = Some(Xf { strip: 0, prepend, lower, upper });
     }
 
-    /// Adds a range delete. The buffer must be loaded.
-    pub(crate) fn push_range(&mut self, range: KeyRange, msn: Msn) {
+    /// Adds a range delete; returns the bytes of the values that waited and are no more. The buffer must be loaded.
+    pub(crate) fn push_range(&mut self, range: KeyRange, msn: Msn) -> usize {
         let empty = self.id.is_empty();
         let buffer = self.buffer.change().expect("a buffer is loaded before messages come");
-        if empty {
-            buffer.eat(&range);
-        } else {
-            buffer.push_range(range, msn);
-        }
+        let eaten = if empty { buffer.eat(&range) } else { buffer.push_range(range, msn) };
         self.count_buffer();
+        eaten
     }
 }
 
@@ -230,16 +227,17 @@ impl Interior {
         self.children[index].push(key, msn, pending);
     }
 
-    /// Adds a range delete to the buffers of the edges it touches; true if it covers all that is behind one of them.
-    pub(crate) fn push_range(&mut self, range: &KeyRange, own: &KeyRange, msn: Msn) -> bool {
-        let mut covers = false;
+    /// Adds a range delete to the buffers of the edges it touches. True if it covers all that is behind one of them; and the bytes of the
+    /// values that waited and are no more.
+    pub(crate) fn push_range(&mut self, range: &KeyRange, own: &KeyRange, msn: Msn) -> (bool, usize) {
+        let (mut covers, mut freed) = (false, 0);
         for index in self.indexes_in(range) {
             let bounds = self.bounds_of(index, own);
             let piece = range.intersection(&bounds);
             covers |= range.covers(&bounds) && !self.children[index].id.is_empty();
-            self.children[index].push_range(piece, msn);
+            freed += self.children[index].push_range(piece, msn);
         }
-        covers
+        (covers, freed)
     }
 
     /// Adds a goto to the buffers of the edges it touches, or makes it an edge if its target is as high as they lead (BT-3).

@@ -132,6 +132,19 @@ impl BasementSlot {
             msn,
         }
     }
+
+    /// Takes in the basement behind this one. Both are in memory.
+    fn take_in(&mut self, behind: Self) {
+        let more = behind.part.into_value().expect("the caller has seen that it is in memory");
+        let basement = self.part.change().expect("the caller has seen that it is in memory");
+        basement.shared_bytes += more.shared_bytes;
+        basement.bytes += more.bytes;
+        basement.entries.append(more.entries);
+        basement.unshare();
+        self.bytes += behind.bytes;
+        self.entries += behind.entries;
+        self.msn = self.msn.max(behind.msn);
+    }
 }
 
 /// The body of a node of height 0.
@@ -170,17 +183,7 @@ impl Leaf {
     pub(crate) fn append(&mut self, right: Self, basement_bytes: usize) {
         for slot in right.basements {
             match self.basements.last_mut() {
-                Some(last) if last.bytes + slot.bytes <= basement_bytes => {
-                    let more = slot.part.into_value().expect("the whole leaf was loaded before");
-                    let basement = last.part.change().expect("the whole leaf was loaded before");
-                    basement.shared_bytes += more.shared_bytes;
-                    basement.bytes += more.bytes;
-                    basement.entries.append(more.entries);
-                    basement.unshare();
-                    last.bytes += slot.bytes;
-                    last.entries += slot.entries;
-                    last.msn = last.msn.max(slot.msn);
-                }
+                Some(last) if last.bytes + slot.bytes <= basement_bytes => last.take_in(slot),
                 _ => self.basements.push(slot),
             }
         }
@@ -295,8 +298,9 @@ impl Leaf {
         None
     }
 
-    /// Applies a range delete. Basements that it covers whole are dropped unread.
-    pub(crate) fn delete_range(&mut self, range: &KeyRange, msn: Msn) {
+    /// Applies a range delete; returns the bytes of the keys and values that are no more. Basements that it covers whole are dropped unread.
+    pub(crate) fn delete_range(&mut self, range: &KeyRange, msn: Msn) -> usize {
+        let before = self.bytes();
         let overlapping = self.overlapping(range);
         for index in overlapping.clone() {
             let is_covered = self.is_covered(range, &overlapping, index);
@@ -319,12 +323,35 @@ impl Leaf {
                 }
             }
         }
+        before - self.bytes()
     }
 
     /// Takes out the basements that have become empty. To be called when all messages at hand have been applied: until
     /// then an empty basement keeps its range, since its neighbour, which inherits it, may not be loaded.
     pub(crate) fn drop_empty(&mut self) {
         self.basements.retain(|slot| slot.entries > 0);
+    }
+
+    /// Joins neighbours in memory that fit into one basement: each costs a block at least, and a reader a part more.
+    pub(crate) fn join_small(&mut self, basement_bytes: usize) {
+        let is_here = |slot: &BasementSlot| slot.part.get().is_some();
+        let fits = |pair: &[BasementSlot]| {
+            pair[0].bytes + pair[1].bytes <= basement_bytes && pair.iter().all(is_here)
+        };
+        if !self.basements.windows(2).any(fits) {
+            return;
+        }
+        let basements = std::mem::take(&mut self.basements);
+        for slot in basements {
+            match self.basements.last_mut() {
+                Some(last)
+                    if last.bytes + slot.bytes <= basement_bytes && is_here(last) && is_here(&slot) =>
+                {
+                    last.take_in(slot);
+                }
+                _ => self.basements.push(slot),
+            }
+        }
     }
 
     /// Applies one keyed message. Its basement must be loaded.
@@ -350,18 +377,22 @@ impl Leaf {
         if *key < slot.first_key {
             slot.first_key = key.clone();
         }
-        if slot.bytes > basement_bytes * 2 || (slot.bytes > basement_bytes && grows_at_end(slot, key)) {
-            self.cut_basement(index, basement_bytes);
+        let bytes = slot.bytes;
+        if bytes > basement_bytes && grows_at_end(slot, key) {
+            self.cut_basement(index, Pieces::Full(basement_bytes));
+        } else if bytes > basement_bytes * 2 {
+            // What is over when each is filled may be a single entry, and costs a block and a part.
+            self.cut_basement(index, Pieces::Equal(bytes / basement_bytes));
         }
     }
 
-    fn cut_basement(&mut self, index: usize, basement_bytes: usize) {
+    fn cut_basement(&mut self, index: usize, pieces: Pieces) {
         let slot = &mut self.basements[index];
         let msn = slot.msn;
         let basement = slot.part.change().expect("the basement was just changed");
         let shared_bytes = basement.shared_bytes;
-        let entries = std::mem::take(&mut basement.entries);
-        let mut pieces = cut(entries, basement_bytes, msn);
+        let (bytes, entries) = (basement.bytes, std::mem::take(&mut basement.entries));
+        let mut pieces = cut(entries, bytes, pieces, msn);
         if shared_bytes > 0 {
             for piece in &mut pieces {
                 piece.part.change().expect("the piece was just made").shared_bytes = shared_bytes;
@@ -401,17 +432,33 @@ fn grows_at_end(slot: &BasementSlot, key: &Bytes) -> bool {
     slot.part.get().and_then(|basement| basement.entries.last().map(|(last, _)| last == key)).unwrap_or(false)
 }
 
-fn cut(entries: Entries, basement_bytes: usize, msn: Msn) -> Vec<BasementSlot> {
+/// How a basement is cut.
+#[derive(Debug, Clone, Copy)]
+enum Pieces {
+    /// Each but the last is filled up to so many bytes.
+    Full(usize),
+    /// So many of about the same size.
+    Equal(usize),
+}
+
+/// The pieces of a basement of so many bytes.
+fn cut(entries: Entries, bytes: usize, pieces: Pieces, msn: Msn) -> Vec<BasementSlot> {
     let mut slots = Vec::new();
     let mut piece = Vec::new();
-    let mut bytes = 0;
+    let (mut in_piece, mut before) = (0, 0);
     for (key, value) in entries {
         let entry_bytes = key.len() + value.len();
-        if bytes > 0 && bytes + entry_bytes > basement_bytes {
+        let is_border = match pieces {
+            Pieces::Full(limit) => in_piece + entry_bytes > limit,
+            // Nearer to where a piece should end in front of this entry than behind it.
+            Pieces::Equal(count) => (before + entry_bytes / 2) * count > bytes * (slots.len() + 1),
+        };
+        if in_piece > 0 && is_border {
             slots.push(BasementSlot::new(std::mem::take(&mut piece), msn));
-            bytes = 0;
+            in_piece = 0;
         }
-        bytes += entry_bytes;
+        in_piece += entry_bytes;
+        before += entry_bytes;
         piece.push((key, value));
     }
     if !piece.is_empty() {
@@ -437,6 +484,55 @@ mod tests {
         assert_eq!(leaf.bytes_in(&first), 0);
         assert!(!leaf.is_empty_in(&first));
         assert!(leaf.is_empty_in(&KeyRange::prefix("a")));
+    }
+
+    /// Keys in order, each with a value of so many bytes.
+    fn entries(sizes: impl IntoIterator<Item = usize>) -> Entries {
+        let entry =
+            |(number, size): (usize, usize)| (Bytes::from(format!("{number:06}")), vec![0; size].into());
+        Entries::from(sizes.into_iter().enumerate().map(entry).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn equal_pieces_are_equal() {
+        for (count, pieces) in [(33, 2), (49, 3), (64, 2), (100, 7), (2, 2)] {
+            let basement = Basement::new(entries(vec![4096; count]));
+            let cut = cut(basement.entries, basement.bytes, Pieces::Equal(pieces), Msn::default());
+            let sizes: Vec<_> = cut.iter().map(|slot| slot.entries as usize).collect();
+            assert_eq!((sizes.len(), sizes.iter().sum::<usize>()), (pieces, count));
+            let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+            assert!(most - least <= 1, "{count} entries: {sizes:?}");
+        }
+        // A long value has a piece of its own, wherever it stands.
+        for sizes in [[10, 8000, 10], [8000, 10, 10], [10, 10, 8000]] {
+            let basement = Basement::new(entries(sizes));
+            let cut = cut(basement.entries, basement.bytes, Pieces::Equal(2), Msn::default());
+            assert!(cut.len() == 2, "{sizes:?}: {} pieces", cut.len());
+        }
+    }
+
+    #[test]
+    fn small_basements_are_joined_where_they_are_in_memory() {
+        let mut leaf = Leaf::default();
+        for number in 0..6 {
+            let entry = |at: usize| (Bytes::from(format!("{number}{at}")), Bytes::from(vec![0; 98]));
+            leaf.push_basement((0..3).map(entry).collect(), 0, Msn { lsn: number, sub: 0 });
+        }
+        leaf.basements[4].part = Part::on_device(pando_format::PartEntry::default());
+        let (bytes, count) = (leaf.bytes(), leaf.entries());
+        leaf.join_small(899);
+        let sizes: Vec<_> = leaf.basements.iter().map(|slot| slot.entries).collect();
+        assert_eq!(sizes, [6, 6, 3, 3]);
+        assert_eq!((leaf.bytes(), leaf.entries()), (bytes, count));
+        assert_eq!(leaf.basements[1].first_key, "20");
+        assert_eq!(leaf.basements[1].msn.lsn, 3);
+        assert!(leaf.basements[2].part.get().is_none());
+        for index in [0, 1, 3] {
+            let basement = leaf.basements[index].part.get().unwrap();
+            let keys: Vec<_> = basement.entries.iter().map(|(key, _)| key).collect();
+            assert!(keys.is_sorted() && keys.len() as u32 == leaf.basements[index].entries);
+            assert_eq!(basement.bytes, leaf.basements[index].bytes);
+        }
     }
 
     #[test]

@@ -257,16 +257,17 @@ impl MessageBuffer {
         }
     }
 
-    /// Adds a range delete: it eats the messages that it covers.
-    pub(crate) fn push_range(&mut self, range: KeyRange, msn: Msn) {
+    /// Adds a range delete: it eats the messages that it covers. Returns the bytes of the values among them.
+    pub(crate) fn push_range(&mut self, range: KeyRange, msn: Msn) -> usize {
         if range.is_empty() {
-            return;
+            return 0;
         }
         self.newest = self.newest.max(msn);
-        self.eat(&range);
+        let eaten = self.eat(&range);
         let at = self.first_above(&range.lower);
         self.bytes += Self::range_weight(&range);
         self.ranges.insert(at, (range, msn));
+        eaten
     }
 
     /// The first fragment that reaches above a bound. Files are deleted in key order for the most part.
@@ -293,13 +294,16 @@ impl MessageBuffer {
         self.gotos.insert(at, goto);
     }
 
-    /// Drops everything inside a range; fragments that reach over its ends are cut back (BUF-2).
-    pub(crate) fn eat(&mut self, range: &KeyRange) {
+    /// Drops everything inside a range; fragments that reach over its ends are cut back (BUF-2). Returns the bytes of the values that
+    /// were to be put there.
+    pub(crate) fn eat(&mut self, range: &KeyRange) -> usize {
+        let mut values = 0;
         if !self.keyed.is_empty() {
             let eaten: Vec<Bytes> = self.keyed_in(range).map(|(key, _)| key.clone()).collect();
             for key in eaten {
                 if let Some((_, pending)) = self.keyed.remove(&key) {
                     self.bytes -= Self::keyed_weight(&key, &pending);
+                    values += if let Pending::Put(value) = &pending { value.len() } else { 0 };
                 }
             }
         }
@@ -326,6 +330,7 @@ impl MessageBuffer {
             let dropped = self.gotos.splice(first..last, cut);
             self.bytes -= dropped.map(|goto| Self::goto_weight(&goto)).sum::<usize>();
         }
+        values
     }
 
     /// Cuts off everything at and above `bound` into a buffer of its own.

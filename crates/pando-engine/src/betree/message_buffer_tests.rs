@@ -57,7 +57,7 @@ fn buffer_of(messages: &[Message]) -> MessageBuffer {
         let msn = Msn { lsn, sub: 0 };
         match message.clone() {
             Message::Keyed(key, pending) => buffer.push(key, msn, pending),
-            Message::Range(range) => buffer.push_range(range, msn),
+            Message::Range(range) => drop(buffer.push_range(range, msn)),
         }
         buffer.check_invariants();
     }

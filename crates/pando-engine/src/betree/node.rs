@@ -228,36 +228,38 @@ impl Node {
 
 impl Body {
     /// Takes in the messages of the edge above, range deletes and gotos first (BUF-3). What they need is in memory. Says what
-    /// became of each goto.
+    /// became of each goto, and how many bytes the range deletes have freed.
     pub(crate) fn receive(
         &mut self,
         messages: Lowered,
         bounds: &KeyRange,
         shape: &Shape,
         height: u8,
-    ) -> Vec<Placed> {
+    ) -> (Vec<Placed>, usize) {
+        let mut freed = 0;
         match self {
             Self::Leaf(leaf) => {
                 assert!(messages.gotos.is_empty(), "BT-3: no goto leads below a leaf");
                 for (range, msn) in &messages.ranges {
-                    leaf.delete_range(range, *msn);
+                    freed += leaf.delete_range(range, *msn);
                 }
                 for (key, msn, pending) in &messages.keyed {
                     leaf.apply(key, *msn, pending, shape.basement_bytes);
                 }
                 leaf.drop_empty();
-                Vec::new()
+                leaf.join_small(shape.basement_bytes);
+                (Vec::new(), freed)
             }
             Self::Interior(interior) => {
                 for (range, msn) in &messages.ranges {
-                    interior.push_range(range, bounds, *msn);
+                    freed += interior.push_range(range, bounds, *msn).1;
                 }
                 let placed =
                     messages.gotos.iter().map(|goto| interior.push_goto(goto, bounds, height)).collect();
                 for (key, msn, pending) in messages.keyed {
                     interior.push(key, msn, pending);
                 }
-                placed
+                (placed, freed)
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Bringing deletes down: what they free is free only when they have come to the leaves, or to the edge of a whole subtree.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use pando_format::{KeyRange, Tree};
+use pando_format::{KeyRange, NodeId, Tree};
 
 use super::node::NodeRef;
 use crate::Result;
@@ -10,6 +10,58 @@ use crate::volume::Volume;
 
 /// How often the deletes of a tree are begun anew because a clone came in between.
 const SINK_PAUSES_MAX: usize = 64;
+
+/// Deletes come down where they have deleted more than this part of what a volume holds.
+const BALLAST_PART: u64 = 16;
+
+/// Bytes of values in leaves that deletes above them have deleted, about.
+#[derive(Debug, Default)]
+pub(crate) struct Ballast {
+    bytes: AtomicU64,
+    /// Bytes that have been taken off it, since the volume was opened.
+    shed: AtomicU64,
+}
+
+/// How much there was, and how much had been taken off, at one time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BallastCount {
+    pub(crate) bytes: u64,
+    shed: u64,
+}
+
+impl Ballast {
+    /// As the last checkpoint has left it.
+    pub(crate) fn of(bytes: u64) -> Self {
+        Self { bytes: bytes.into(), shed: AtomicU64::default() }
+    }
+
+    pub(crate) fn count(&self) -> BallastCount {
+        BallastCount { bytes: self.bytes.load(Ordering::Relaxed), shed: self.shed.load(Ordering::Relaxed) }
+    }
+
+    /// Values have been deleted.
+    pub(crate) fn add(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A delete has met values.
+    pub(super) fn shed(&self, bytes: u64) {
+        if bytes > 0 {
+            self.shed.fetch_add(bytes, Ordering::Relaxed);
+            self.take_off(bytes);
+        }
+    }
+
+    /// Everything that waited then is down: what is still counted of it was an error.
+    fn forget(&self, then: BallastCount) {
+        self.take_off(then.bytes.saturating_sub(self.count().shed - then.shed));
+    }
+
+    fn take_off(&self, bytes: u64) {
+        let less = |there: u64| Some(there.saturating_sub(bytes));
+        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+}
 
 /// What bringing deletes down came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,12 +79,17 @@ impl Volume {
     /// down to where they free space, until none waits any more. So what was deleted is free after the next checkpoint, the
     /// free space that is told is off by a sixteenth at most, and on a volume with room no leaf is rewritten for the sake
     /// of a few deletes. Looking for them takes a walk over all interior nodes, so it is left out where none can wait.
+    ///
+    /// They also come down once a sixteenth of what the volume holds is ballast: whoever reads a tree of many deletes reads that
+    /// along. Else they come into the nodes that this checkpoint writes anyway.
     pub(crate) fn sink_deletes(&self) -> Result<()> {
         let dead = self.dead_bytes.load(Ordering::Relaxed);
-        if !self.wants_deletes_down() {
-            return Ok(());
+        let ballast = self.ballast.count();
+        if self.wants_deletes_down() {
+            self.reclaiming.store(true, Ordering::Relaxed);
+        } else if !self.ballast_is_heavy() {
+            return self.sink_into_dirty();
         }
-        self.reclaiming.store(true, Ordering::Relaxed);
         let moved = || {
             self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed)
         };
@@ -62,6 +119,7 @@ impl Volume {
         // Where nothing moved although something waits, trying again does not help either.
         if all_down || before == after {
             self.dead_bytes.fetch_sub(dead, Ordering::Relaxed);
+            self.ballast.forget(ballast);
         }
         Ok(())
     }
@@ -86,7 +144,7 @@ impl Volume {
         }
     }
 
-    /// True if a checkpoint is to bring deletes down.
+    /// True if a checkpoint is to bring deletes down for the sake of space.
     pub(crate) fn wants_deletes_down(&self) -> bool {
         let counters = self.allocator.counters();
         counters.free < counters.capacity / 4
@@ -97,6 +155,77 @@ impl Volume {
     /// True if waiting deletes hold a sixteenth of the volume.
     pub(crate) fn much_is_dead(&self) -> bool {
         self.dead_bytes.load(Ordering::Relaxed) > self.allocator.counters().capacity / 16
+    }
+
+    /// True if a sixteenth of what the volume holds is dead, and is read by whoever reads what is beside it.
+    fn ballast_is_heavy(&self) -> bool {
+        let counters = self.allocator.counters();
+        let used = counters.capacity - counters.free;
+        self.ballast.count().bytes > (used / BALLAST_PART).max(self.shape.node_bytes as u64)
+    }
+
+    /// Brings messages with deletes among them down into nodes in memory that the checkpoint writes anyway: that costs nothing, and what they
+    /// delete is not written.
+    fn sink_into_dirty(&self) -> Result<()> {
+        if !self.deletes_wait.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        for tree in Tree::ALL {
+            let _token = self.root(tree).maintenance.wait();
+            let root = self.root(tree).read().clone();
+            match self.sink_dirty_below(&root, &KeyRange::all()) {
+                Err(error) if error.is_unreadable() => {}
+                done => done?,
+            }
+            self.fit_root(tree)?;
+        }
+        self.wake_turned_away();
+        Ok(())
+    }
+
+    fn sink_dirty_below(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
+        if node.state.read().height == 0 {
+            return Ok(());
+        }
+        let mut index = 0;
+        while index < node.state.read().interior().children.len() {
+            if !self.has_space_to_flush() || self.root(node.tree).maintenance.is_wanted() {
+                return Ok(());
+            }
+            let (id, holds_deletes, edges) = {
+                let state = node.state.read();
+                let children = &state.interior().children;
+                let edge = &children[index];
+                let is_own = !edge.id.is_empty() && edge.xf.is_none() && !self.is_shared(edge.id);
+                let id = if is_own { edge.id } else { NodeId::EMPTY };
+                (id, edge.holds_deletes(), children.len())
+            };
+            let child = self.cache.peek(id).filter(|child| child.state.read().dirty.is_some());
+            let Some(child) = child.filter(|_| !self.damaged.lock().contains(&id)) else {
+                index += 1;
+                continue;
+            };
+            if holds_deletes {
+                self.flush_around_damage(node, own, (index, id))?;
+            }
+            // What the flush has brought in shape may have other bounds now.
+            let bounds = {
+                let state = node.state.read();
+                let interior = state.interior();
+                let is_here = interior.children.get(index).is_some_and(|edge| edge.id == id);
+                if is_here { Some(interior.bounds_below(index, own)?.0) } else { None }
+            };
+            if let Some(bounds) = bounds.filter(|_| child.state.read().height > 0) {
+                self.sink_dirty_below(&child, &bounds)?;
+                self.bring_in_shape(node, own, index, &child)?;
+            }
+            let state = node.state.read();
+            let children = &state.interior().children;
+            if children.len() >= edges && children.get(index).is_some_and(|child| child.id == id) {
+                index += 1;
+            }
+        }
+        Ok(())
     }
 
     /// Brings deletes from a node and from below it down; in part if there was no room for all of them, or, where it may pause, if a

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use pando_device::simulated::Random;
 use pando_format::{Bound, KeyRange, Tree};
 
-use crate::small_volume::small_volume;
+use crate::small_volume::{manual, small_volume};
 use crate::{Batch, Engine};
 
 const TREE: Tree = Tree::Metadata;
@@ -143,4 +143,122 @@ fn holds_gotos(engine: &Engine) -> bool {
         }
     }
     false
+}
+
+/// A hundred directories of fifty files each in clean leaves of a volume with room; each file has 200 bytes.
+fn settled_directories() -> Engine {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    for directory in 0..100 {
+        for number in 0..50 {
+            change(&engine, |batch| batch.put(TREE, name(directory, number), vec![1; 200]));
+        }
+    }
+    sink_all(&engine);
+    while engine.background_step().unwrap() {}
+    engine.checkpoint().unwrap();
+    assert!(!engine.volume().reclaiming.load(Ordering::Relaxed) && !engine.volume().wants_deletes_down());
+    engine
+}
+
+fn delete_directory(engine: &Engine, directory: u32) {
+    change(engine, |batch| {
+        batch.delete_range(TREE, KeyRange::prefix(format!("{directory:02}/").into_bytes()));
+        batch.note_freed(50 * 200);
+    });
+}
+
+/// Range deletes that wait in any node.
+fn waiting(engine: &Engine) -> usize {
+    let mut nodes = vec![engine.volume().root(TREE).read().clone()];
+    let mut waiting = 0;
+    while let Some(node) = nodes.pop() {
+        engine.volume().load_all(&node).unwrap();
+        let state = node.state.read();
+        if state.height > 0 {
+            for child in state.interior().children.iter().filter(|child| !child.id.is_empty()) {
+                waiting += child.buffer.get().unwrap().ranges().len();
+                nodes.push(engine.volume().node(child.id).unwrap());
+            }
+        }
+    }
+    waiting
+}
+
+#[test]
+fn a_few_deletes_rewrite_no_leaf() {
+    let engine = settled_directories();
+    for directory in [10, 50, 90] {
+        delete_directory(&engine, directory);
+    }
+    let before = engine.stats().flushes;
+    engine.checkpoint().unwrap();
+    assert!(waiting(&engine) >= 3 && waits(&engine), "{} wait", waiting(&engine));
+    assert_eq!(engine.stats().flushes, before);
+    assert_sound(&engine);
+}
+
+#[test]
+fn many_deletes_come_down_though_there_is_room() {
+    let engine = settled_directories();
+    for directory in (0..100).step_by(5) {
+        delete_directory(&engine, directory);
+    }
+    assert!(waiting(&engine) >= 20);
+    engine.checkpoint().unwrap();
+    assert_eq!(waiting(&engine), 0);
+    let ballast = engine.volume().ballast.count().bytes;
+    assert!(ballast < 20 * 50 * 200 / 10, "{ballast} bytes are still counted");
+    assert!(!engine.volume().reclaiming.load(Ordering::Relaxed), "space is not short");
+    assert_sound(&engine);
+}
+
+#[test]
+fn deletes_come_into_leaves_that_are_written_anyway() {
+    let engine = settled_directories();
+    for directory in [10, 50, 90] {
+        delete_directory(&engine, directory);
+    }
+    let before = waiting(&engine);
+    // As a flush does that brings other messages.
+    let volume = engine.volume();
+    let root = volume.root(TREE).read().clone();
+    let leaf = {
+        let mut node = root;
+        loop {
+            let state = node.state.read();
+            if state.height == 0 {
+                break node.clone();
+            }
+            let interior = state.interior();
+            let child = interior.children[interior.index_of(b"50/000010")].id;
+            drop(state);
+            node = volume.node(child).unwrap();
+            volume.mark_dirty(&node, &mut node.state.write());
+        }
+    };
+    engine.checkpoint().unwrap();
+    assert!(waiting(&engine) < before && waiting(&engine) >= 2, "{before} waited, {} do", waiting(&engine));
+    assert!(leaf.state.read().dirty.is_none());
+    assert_sound(&engine);
+}
+
+#[test]
+fn what_deletes_hold_is_known_when_a_volume_is_opened_again() {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for directory in 0..100 {
+        for number in 0..50 {
+            change(&engine, |batch| batch.put(TREE, name(directory, number), vec![1; 200]));
+        }
+    }
+    sink_all(&engine);
+    engine.checkpoint().unwrap();
+    for directory in [10, 50, 90] {
+        delete_directory(&engine, directory);
+    }
+    let ballast = engine.volume().ballast.count().bytes;
+    assert!(ballast > 0);
+    engine.close().unwrap();
+    drop(engine);
+    let engine = Engine::open(device, manual()).unwrap();
+    assert_eq!(engine.volume().ballast.count().bytes, ballast);
 }

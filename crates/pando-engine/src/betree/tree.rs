@@ -195,23 +195,24 @@ impl Volume {
         let root = self.root(tree).read();
         let mut state = root.state.write();
         self.mark_dirty(&root, &mut state);
-        let covers = match &mut state.body {
+        let (covers, freed) = match &mut state.body {
             Body::Leaf(leaf) => {
-                leaf.delete_range(range, msn);
+                let freed = leaf.delete_range(range, msn);
                 leaf.drop_empty();
-                false
+                (false, freed)
             }
             Body::Interior(interior) => {
                 let before = if interior.holds_gotos() { interior.references() } else { Vec::new() };
-                let covers = interior.push_range(range, &KeyRange::all(), msn);
+                let pushed = interior.push_range(range, &KeyRange::all(), msn);
                 if !before.is_empty() {
                     self.settle(before, interior.references());
                 }
-                covers
+                pushed
             }
         };
         self.account(&mut state);
         drop(state);
+        self.ballast.shed(freed as u64);
         if covers {
             self.root(tree).covered.store(true, Ordering::Relaxed);
         }

@@ -47,6 +47,7 @@ pub fn superblock() -> Superblock {
         snapshots: Some(pointer(67 << 20, 0xcccc)),
         next_node: 500,
         next_generation: 9000,
+        ballast: 0,
         created: 1_700_000_000_000_000_001,
         written: 1_700_000_000_000_000_002,
     }
