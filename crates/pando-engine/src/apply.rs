@@ -37,9 +37,7 @@ impl Volume {
             return Err(Error::TooLarge { what: "a batch of operations" });
         }
         let lsn = if operations.iter().any(clones) {
-            let lsn = self.apply_cloning(&operations, record, batch.reclaims)?;
-            self.ballast.add(batch.frees);
-            lsn
+            self.apply_cloning(&operations, record, (batch.reclaims, batch.frees))?
         } else {
             let mut sequencer = self.sequencer_with_room(record.bytes())?;
             let lsn = Lsn(sequencer.0 + 1);
@@ -111,7 +109,9 @@ impl Volume {
             Operation::Change { tree, key, change } => {
                 self.inject(*tree, key.clone(), msn, Pending::Changes(vec![change.clone()]));
             }
-            Operation::DeleteRange { tree, range } => self.inject_range(*tree, range, msn),
+            Operation::DeleteRange { tree, range } => {
+                self.ballast.shed(self.inject_range(*tree, range, msn) as u64);
+            }
             Operation::MoveRange { .. } | Operation::CloneRange { .. } => {
                 unreachable!("a batch that clones takes the way of inject_cloning")
             }
@@ -124,13 +124,23 @@ impl Volume {
 
     /// Applies a batch that moves or clones ranges. [`Error::Miss`] if something it needs is not in memory: nothing has
     /// happened then.
-    fn apply_cloning(&self, operations: &[Operation], record: Record, reclaims: bool) -> Result<Lsn> {
-        let result = self.apply_with_tokens(operations, record, reclaims);
+    fn apply_cloning(
+        &self,
+        operations: &[Operation],
+        record: Record,
+        (reclaims, frees): (bool, u64),
+    ) -> Result<Lsn> {
+        let result = self.apply_with_tokens(operations, record, (reclaims, frees));
         self.wake_turned_away();
         result
     }
 
-    fn apply_with_tokens(&self, operations: &[Operation], record: Record, reclaims: bool) -> Result<Lsn> {
+    fn apply_with_tokens(
+        &self,
+        operations: &[Operation],
+        record: Record,
+        (reclaims, frees): (bool, u64),
+    ) -> Result<Lsn> {
         let bytes = record.bytes();
         loop {
             // Which nodes there are must not change between plan and surgery (TREE-2).
@@ -155,6 +165,7 @@ impl Volume {
             let lsn = Lsn(sequencer.0 + 1);
             self.log.append(lsn, record)?;
             *sequencer = lsn;
+            self.ballast.add(frees);
             self.inject_cloning(operations, plans, lsn);
             return Ok(lsn);
         }

@@ -187,7 +187,8 @@ impl Volume {
     /// table remembers the doomed, so a crash does not lose sight of them. Leaves are freed unread.
     pub(crate) fn reclaim_doomed(&self) -> Result<bool> {
         let Some(id) = self.doomed.lock().pop() else { return Ok(false) };
-        if self.table.lookup(id).is_some_and(|entry| entry.height == 0) {
+        if let Some(leaf) = self.table.lookup(id).filter(|entry| entry.height == 0) {
+            self.ballast.shed(leaf.length.into());
             let _gate = self.gate.read_recursive();
             self.free_doomed(id);
             return Ok(true);

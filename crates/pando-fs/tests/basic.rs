@@ -168,10 +168,10 @@ fn copies_keep_data_and_holes() {
     volume.write(from, 0, &[3; 5000]);
     volume.write(from, 100_000, &[4; 5000]);
     volume.write(to, 0, &[9; 60_000]);
-    assert_eq!(volume.fs.copy_range(from, 10, to, 7, 1 << 40, false), Ok(104_990));
+    assert_eq!(volume.copy_range((from, 10), (to, 7), 1 << 40), Ok(104_990));
     let expected = [&[9; 7][..], &volume.read(from, 10, 200_000)].concat();
     assert_eq!(volume.read(to, 0, 200_000), expected);
-    assert_eq!(volume.fs.copy_range(from, 0, from, 10, 100, false), Err(Error::Invalid));
+    assert_eq!(volume.copy_range((from, 0), (from, 10), 100), Err(Error::Invalid));
     volume.assert_clean();
 }
 
@@ -186,7 +186,7 @@ fn whole_files_and_aligned_ranges_are_shared_and_stay_apart() {
         volume.write(from, (piece * (128 << 10)) as u64, bytes);
     }
     let before = volume.fs.engine().stats().ranges_cloned;
-    assert_eq!(volume.fs.copy_range(from, 0, to, 0, 1 << 40, false), Ok(expected.len() as u64));
+    assert_eq!(volume.copy_range((from, 0), (to, 0), 1 << 40), Ok(expected.len() as u64));
     assert_eq!(volume.fs.engine().stats().ranges_cloned, before + 1, "shared, not copied");
     assert_eq!(volume.read(to, 0, 4 * MIB), expected);
     // A longer file keeps what lies behind.
@@ -194,7 +194,7 @@ fn whole_files_and_aligned_ranges_are_shared_and_stay_apart() {
     for (piece, bytes) in longer.chunks(128 << 10).enumerate() {
         volume.write(other, (piece * (128 << 10)) as u64, bytes);
     }
-    assert_eq!(volume.fs.copy_range(from, MIB as u64, other, MIB as u64, 1 << 40, false), Ok(2 * MIB as u64));
+    assert_eq!(volume.copy_range((from, MIB as u64), (other, MIB as u64), 1 << 40), Ok(2 * MIB as u64));
     longer[MIB..3 * MIB].copy_from_slice(&expected[MIB..3 * MIB]);
     assert_eq!(volume.read(other, 0, 4 * MIB), longer);
     volume.assert_clean();
@@ -235,7 +235,7 @@ fn a_range_that_begins_anywhere_is_shared_from_the_next_border_on() {
     let mut calls = Vec::new();
     while at < bytes.len() as u64 {
         volume.fs.make_room(0, true).unwrap();
-        let copied = volume.fs.copy_range(from, at, to, at, 1 << 40, false).unwrap();
+        let copied = volume.copy_range((from, at), (to, at), 1 << 40).unwrap();
         calls.push(copied);
         at += copied;
     }
@@ -260,10 +260,10 @@ fn a_file_of_which_a_part_is_shared_keeps_the_blocks_of_the_rest() {
         volume.write(to, piece * (128 << 10), &[7; 128 << 10]);
     }
     let blocks = || volume.fs.get_attributes(to).unwrap().blocks;
-    assert_eq!(volume.fs.copy_range(from, 0, to, 0, MIB, false), Ok(MIB));
+    assert_eq!(volume.copy_range((from, 0), (to, 0), MIB), Ok(MIB));
     assert!(blocks() >= 2 * MIB / 512, "{} blocks", blocks());
     assert_eq!(volume.read(to, MIB - 1, 2), [0, 7]);
-    assert_eq!(volume.fs.copy_range(from, 0, to, 0, 3 * MIB, false), Ok(3 * MIB));
+    assert_eq!(volume.copy_range((from, 0), (to, 0), 3 * MIB), Ok(3 * MIB));
     assert_eq!(blocks(), 0);
     volume.assert_clean();
 }

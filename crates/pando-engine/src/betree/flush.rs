@@ -337,7 +337,7 @@ impl Volume {
     }
 
     /// The part of the child that the messages of its edge need and that is not in memory.
-    fn part_needed(
+    pub(super) fn part_needed(
         &self,
         parent: &NodeRef,
         own: &KeyRange,

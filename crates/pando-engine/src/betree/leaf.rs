@@ -300,8 +300,10 @@ impl Leaf {
 
     /// Applies a range delete; returns the bytes of the keys and values that are no more. Basements that it covers whole are dropped unread.
     pub(crate) fn delete_range(&mut self, range: &KeyRange, msn: Msn) -> usize {
-        let before = self.bytes();
         let overlapping = self.overlapping(range);
+        let bytes =
+            |leaf: &Self| leaf.basements[overlapping.clone()].iter().map(|slot| slot.bytes).sum::<usize>();
+        let before = bytes(self);
         for index in overlapping.clone() {
             let is_covered = self.is_covered(range, &overlapping, index);
             let slot = &mut self.basements[index];
@@ -323,7 +325,7 @@ impl Leaf {
                 }
             }
         }
-        before - self.bytes()
+        before - bytes(self)
     }
 
     /// Takes out the basements that have become empty. To be called when all messages at hand have been applied: until
@@ -445,13 +447,16 @@ enum Pieces {
 fn cut(entries: Entries, bytes: usize, pieces: Pieces, msn: Msn) -> Vec<BasementSlot> {
     let mut slots = Vec::new();
     let mut piece = Vec::new();
-    let (mut in_piece, mut before) = (0, 0);
+    let (mut in_piece, mut before, mut number) = (0, 0, 0);
     for (key, value) in entries {
         let entry_bytes = key.len() + value.len();
         let is_border = match pieces {
             Pieces::Full(limit) => in_piece + entry_bytes > limit,
-            // Nearer to where a piece should end in front of this entry than behind it.
-            Pieces::Equal(count) => (before + entry_bytes / 2) * count > bytes * (slots.len() + 1),
+            Pieces::Equal(count) => {
+                // Where its middle lies.
+                let own = (before + entry_bytes / 2) * count / bytes.max(1);
+                std::mem::replace(&mut number, own) != own
+            }
         };
         if in_piece > 0 && is_border {
             slots.push(BasementSlot::new(std::mem::take(&mut piece), msn));
@@ -503,6 +508,8 @@ mod tests {
             let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
             assert!(most - least <= 1, "{count} entries: {sizes:?}");
         }
+        let basement = Basement::new(entries([9000, 10, 10, 10]));
+        assert_eq!(cut(basement.entries, basement.bytes, Pieces::Equal(4), Msn::default()).len(), 2);
         // A long value has a piece of its own, wherever it stands.
         for sizes in [[10, 8000, 10], [8000, 10, 10], [10, 10, 8000]] {
             let basement = Basement::new(entries(sizes));

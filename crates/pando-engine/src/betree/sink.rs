@@ -1,18 +1,34 @@
 //! Bringing deletes down: what they free is free only when they have come to the leaves, or to the edge of a whole subtree.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pando_format::{KeyRange, NodeId, Tree};
 
+use super::interior::Child;
 use super::node::NodeRef;
-use crate::Result;
 use crate::volume::Volume;
+use crate::{Error, Result};
 
 /// How often the deletes of a tree are begun anew because a clone came in between.
 const SINK_PAUSES_MAX: usize = 64;
 
 /// Deletes come down where they have deleted more than this part of what a volume holds.
 const BALLAST_PART: u64 = 16;
+
+/// So many times one checkpoint flushes for the sake of ballast. The log fills meanwhile, and an unmount waits for it; the next goes on.
+pub(super) const BALLAST_FLUSHES_MAX: usize = 64;
+
+/// One walk through a tree that brings deletes down.
+#[derive(Debug)]
+pub(super) struct Walk {
+    /// It gives way to a clone that waits for the token.
+    pub(super) may_pause: bool,
+    /// Space is wanted; else nothing is copied that others see.
+    pub(super) for_space: bool,
+    /// Flushes that it may still make.
+    pub(super) flushes_left: Cell<usize>,
+}
 
 /// Bytes of values in leaves that deletes above them have deleted, about.
 #[derive(Debug, Default)]
@@ -45,7 +61,7 @@ impl Ballast {
     }
 
     /// A delete has met values.
-    pub(super) fn shed(&self, bytes: u64) {
+    pub(crate) fn shed(&self, bytes: u64) {
         if bytes > 0 {
             self.shed.fetch_add(bytes, Ordering::Relaxed);
             self.take_off(bytes);
@@ -85,7 +101,8 @@ impl Volume {
     pub(crate) fn sink_deletes(&self) -> Result<()> {
         let dead = self.dead_bytes.load(Ordering::Relaxed);
         let ballast = self.ballast.count();
-        if self.wants_deletes_down() {
+        let for_space = self.wants_deletes_down();
+        if for_space {
             self.reclaiming.store(true, Ordering::Relaxed);
         } else if !self.ballast_is_heavy() {
             return self.sink_into_dirty();
@@ -95,11 +112,13 @@ impl Volume {
         };
         let before = moved();
         let mut sunk = Sunk::All;
+        let flushes_left = Cell::new(if for_space { usize::MAX } else { BALLAST_FLUSHES_MAX });
+        let mut walk = Walk { may_pause: true, for_space, flushes_left };
         // Before the walk: what comes meanwhile is looked for by the next.
         if self.deletes_wait.swap(false, Ordering::AcqRel) {
             for tree in Tree::ALL {
                 sunk = self
-                    .sink_tree(tree)
+                    .sink_tree(tree, &mut walk)
                     .inspect_err(|_| self.deletes_wait.store(true, Ordering::Release))?
                     .min(sunk);
             }
@@ -126,14 +145,15 @@ impl Volume {
 
     /// Brings the deletes of a tree down. A clone may come in between, and it goes on from the root then; but not for ever, where one
     /// follows the other.
-    fn sink_tree(&self, tree: Tree) -> Result<Sunk> {
+    fn sink_tree(&self, tree: Tree, walk: &mut Walk) -> Result<Sunk> {
         let mut pauses_left = SINK_PAUSES_MAX;
         loop {
             let _token = self.root(tree).maintenance.wait();
             let root = self.root(tree).read().clone();
-            let sunk = match self.sink_below(&root, &KeyRange::all(), pauses_left > 0) {
+            walk.may_pause = pauses_left > 0;
+            let sunk = match self.sink_below(&root, &KeyRange::all(), walk) {
                 // What lies behind damage stays where it is.
-                Err(error) if error.is_unreadable() => Sunk::InPart,
+                Err(error) if error.is_unreadable() => Sunk::Own,
                 done => done?,
             };
             self.fit_root(tree)?;
@@ -165,107 +185,131 @@ impl Volume {
     }
 
     /// Brings messages with deletes among them down into nodes in memory that the checkpoint writes anyway: that costs nothing, and what they
-    /// delete is not written.
+    /// delete is not written. Where maintenance is at work, or what they need would have to be read, they stay where they are.
     fn sink_into_dirty(&self) -> Result<()> {
         if !self.deletes_wait.load(Ordering::Acquire) {
             return Ok(());
         }
         for tree in Tree::ALL {
-            let _token = self.root(tree).maintenance.wait();
+            let Some(_token) = self.root(tree).maintenance.try_take() else { continue };
             let root = self.root(tree).read().clone();
-            match self.sink_dirty_below(&root, &KeyRange::all()) {
-                Err(error) if error.is_unreadable() => {}
-                done => done?,
+            self.sink_dirty_below(&root, &KeyRange::all())?;
+            if self.has_space_to_flush() {
+                self.fit_root(tree)?;
             }
-            self.fit_root(tree)?;
         }
         self.wake_turned_away();
         Ok(())
     }
 
     fn sink_dirty_below(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
-        if node.state.read().height == 0 {
-            return Ok(());
-        }
+        let height = node.state.read().height;
         let mut index = 0;
-        while index < node.state.read().interior().children.len() {
+        while height > 0 && index < node.state.read().interior().children.len() {
             if !self.has_space_to_flush() || self.root(node.tree).maintenance.is_wanted() {
                 return Ok(());
             }
-            let (id, holds_deletes, edges) = {
-                let state = node.state.read();
-                let children = &state.interior().children;
-                let edge = &children[index];
-                let is_own = !edge.id.is_empty() && edge.xf.is_none() && !self.is_shared(edge.id);
-                let id = if is_own { edge.id } else { NodeId::EMPTY };
-                (id, edge.holds_deletes(), children.len())
-            };
-            let child = self.cache.peek(id).filter(|child| child.state.read().dirty.is_some());
-            let Some(child) = child.filter(|_| !self.damaged.lock().contains(&id)) else {
-                index += 1;
-                continue;
-            };
-            if holds_deletes {
-                self.flush_around_damage(node, own, (index, id))?;
-            }
-            // What the flush has brought in shape may have other bounds now.
-            let bounds = {
-                let state = node.state.read();
-                let interior = state.interior();
-                let is_here = interior.children.get(index).is_some_and(|edge| edge.id == id);
-                if is_here { Some(interior.bounds_below(index, own)?.0) } else { None }
-            };
-            if let Some(bounds) = bounds.filter(|_| child.state.read().height > 0) {
-                self.sink_dirty_below(&child, &bounds)?;
-                self.bring_in_shape(node, own, index, &child)?;
-            }
-            let state = node.state.read();
-            let children = &state.interior().children;
-            if children.len() >= edges && children.get(index).is_some_and(|child| child.id == id) {
-                index += 1;
+            match self.sink_behind(node, own, index) {
+                Ok(true) => {}
+                Ok(false) => index += 1,
+                // Damage; what is behind other edges is no worse for that.
+                Err(error) if error.is_unreadable() => index += 1,
+                Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Brings deletes from a node and from below it down; in part if there was no room for all of them, or, where it may pause, if a
-    /// clone waits for the token.
-    pub(super) fn sink_below(&self, node: &NodeRef, own: &KeyRange, may_pause: bool) -> Result<Sunk> {
-        let pauses = || may_pause && self.root(node.tree).maintenance.is_wanted();
-        if node.state.read().height == 0 {
+    /// One edge of a node, and what is below it; true if another one has come to its place.
+    fn sink_behind(&self, node: &NodeRef, own: &KeyRange, index: usize) -> Result<bool> {
+        let (id, edges) = {
+            let state = node.state.read();
+            let children = &state.interior().children;
+            let edge = &children[index];
+            (if self.is_own(edge) { edge.id } else { NodeId::EMPTY }, children.len())
+        };
+        let Some(child) = self.cache.peek(id) else { return Ok(false) };
+        if child.state.read().dirty.is_none() || self.damaged.lock().contains(&id) {
+            return Ok(false);
+        }
+        let holds_deletes = node.state.read().interior().children[index].holds_deletes();
+        if holds_deletes && self.part_needed(node, own, index, &child)?.is_none() {
+            self.flush_around_damage(node, own, (index, id))?;
+        }
+        // What the flush has brought in shape may have other bounds now.
+        let bounds = {
+            let state = node.state.read();
+            let interior = state.interior();
+            let is_here = interior.children.get(index).is_some_and(|edge| edge.id == id);
+            if is_here { Some(interior.bounds_below(index, own)?.0) } else { None }
+        };
+        if let Some(bounds) = bounds.filter(|_| node.state.read().height > 1) {
+            child.state.read().expect_height(&child, Some(node.state.read().height - 1))?;
+            self.sink_dirty_below(&child, &bounds)?;
+            self.bring_in_shape(node, own, index, &child)?;
+        }
+        let state = node.state.read();
+        let children = &state.interior().children;
+        Ok(children.len() < edges || children.get(index).is_none_or(|edge| edge.id != id))
+    }
+
+    /// True for an edge to a node that nobody else sees.
+    fn is_own(&self, edge: &Child) -> bool {
+        !edge.id.is_empty() && edge.xf.is_none() && !self.is_shared(edge.id)
+    }
+
+    /// Keeps memory within its budget: what deletes come down to becomes dirty, and at an unmount nobody else looks after it.
+    fn evict_while_sinking(&self) -> Result<()> {
+        if self.wants_eviction() {
+            match self.evict() {
+                Ok(_) | Err(Error::NoSpace) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings deletes from a node and from below it down; in part if there was no room for all of them, or the walk is to end or to pause.
+    pub(super) fn sink_below(&self, node: &NodeRef, own: &KeyRange, walk: &Walk) -> Result<Sunk> {
+        let pauses = || walk.may_pause && self.root(node.tree).maintenance.is_wanted();
+        let height = node.state.read().height;
+        if height == 0 {
             return Ok(Sunk::All);
         }
         self.load_all(node)?;
         self.prune(node, own)?;
         loop {
-            let waiting = node
-                .state
-                .read()
-                .interior()
-                .children
-                .iter()
-                .position(|child| child.holds_deletes() && !self.damaged.lock().contains(&child.id));
+            let waiting = node.state.read().interior().children.iter().position(|child| {
+                child.holds_deletes()
+                    && (walk.for_space || self.is_own(child))
+                    && !self.damaged.lock().contains(&child.id)
+            });
             let Some(index) = waiting else { break };
-            if !self.has_space_to_flush() || pauses() {
+            if walk.flushes_left.get() == 0 || !self.has_space_to_flush() || pauses() {
                 return Ok(Sunk::InPart);
             }
+            walk.flushes_left.update(|left| left - 1);
             let id = node.state.read().interior().children[index].id;
             self.flush_around_damage(node, own, (index, id))?;
+            self.evict_while_sinking()?;
             self.load_all(node)?;
         }
         // What lies behind a goto is looked at once that has become an edge.
-        let mut sunk = if node.state.read().interior().holds_gotos() { Sunk::Own } else { Sunk::All };
+        let mut sunk = {
+            let state = node.state.read();
+            let interior = state.interior();
+            let stays = interior.holds_gotos() || interior.children.iter().any(Child::holds_deletes);
+            if stays { Sunk::Own } else { Sunk::All }
+        };
         let mut index = 0;
-        while node.state.read().height > 1 && index < node.state.read().interior().children.len() {
-            let (id, bounds) = {
+        while height > 1 && index < node.state.read().interior().children.len() {
+            let (id, bounds, is_own) = {
                 let state = node.state.read();
-                (state.interior().children[index].id, state.interior().bounds_below(index, own)?.0)
+                let edge = &state.interior().children[index];
+                (edge.id, state.interior().bounds_below(index, own)?.0, self.is_own(edge))
             };
             // What is shared does not become free, and would have to be copied for the sake of a few deletes.
-            let foreign = id.is_empty()
-                || node.state.read().interior().children[index].xf.is_some()
-                || self.is_shared(id);
-            if foreign {
+            if !is_own {
                 if !id.is_empty() {
                     sunk = sunk.min(Sunk::Own);
                 }
@@ -274,7 +318,8 @@ impl Volume {
             }
             let edges = node.state.read().interior().children.len();
             let below = self.node(id).and_then(|child| {
-                let below = self.sink_below(&child, &bounds, may_pause)?;
+                child.state.read().expect_height(&child, Some(height - 1))?;
+                let below = self.sink_below(&child, &bounds, walk)?;
                 self.bring_in_shape(node, own, index, &child)?;
                 Ok(below)
             });
@@ -283,7 +328,7 @@ impl Volume {
                 // What lies behind damage stays where it is, and all else comes down.
                 Err(error) if error.is_unreadable() => {
                     index += 1;
-                    sunk = Sunk::InPart;
+                    sunk = sunk.min(Sunk::Own);
                     continue;
                 }
                 Err(error) => return Err(error),

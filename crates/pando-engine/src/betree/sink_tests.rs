@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use pando_device::simulated::Random;
 use pando_format::{Bound, KeyRange, Tree};
 
+use super::sink::BALLAST_FLUSHES_MAX;
 use crate::small_volume::{manual, small_volume};
 use crate::{Batch, Engine};
 
@@ -261,4 +262,54 @@ fn what_deletes_hold_is_known_when_a_volume_is_opened_again() {
     drop(engine);
     let engine = Engine::open(device, manual()).unwrap();
     assert_eq!(engine.volume().ballast.count().bytes, ballast);
+}
+
+#[test]
+fn one_checkpoint_flushes_so_much_and_the_next_goes_on() {
+    let engine = settled_directories();
+    for directory in (0..100).step_by(2) {
+        delete_directory(&engine, directory);
+    }
+    let before = engine.stats().flushes;
+    engine.checkpoint().unwrap();
+    let flushed = engine.stats().flushes - before;
+    assert!(waiting(&engine) > 0 && flushed >= BALLAST_FLUSHES_MAX as u64, "{flushed} flushes");
+    for _ in 0..CHECKPOINTS_MAX {
+        engine.checkpoint().unwrap();
+    }
+    let ballast = engine.volume().ballast.count().bytes;
+    assert!(ballast <= engine.volume().shape.node_bytes as u64 * 4, "{ballast} bytes are left");
+    assert_sound(&engine);
+}
+
+#[test]
+fn what_is_cut_off_whole_is_no_ballast() {
+    let engine = settled_directories();
+    let first = KeyRange::new(Bound::least(), Bound::before(name(80, 0)));
+    change(&engine, |batch| {
+        batch.delete_range(TREE, first.clone());
+        batch.note_freed(80 * 50 * 200);
+    });
+    while engine.background_step().unwrap() {}
+    let ballast = engine.volume().ballast.count().bytes;
+    assert!(ballast < 80 * 50 * 200 / 10, "{ballast} bytes are still counted");
+}
+
+#[test]
+fn ballast_that_others_see_stays_where_it_is() {
+    let engine = settled_directories();
+    change(&engine, |batch| batch.clone_range(TREE, &b""[..], &b"copy/"[..]));
+    while engine.background_step().unwrap() {}
+    engine.checkpoint().unwrap();
+    let used = || engine.space().capacity - engine.space().free;
+    let before = used();
+    for directory in (0..100).step_by(5) {
+        delete_directory(&engine, directory);
+    }
+    for _ in 0..3 {
+        engine.checkpoint().unwrap();
+    }
+    assert!(used() < before + before / 4, "{before} bytes were used, {} are", used());
+    assert!(waits(&engine));
+    assert_sound(&engine);
 }

@@ -1,12 +1,13 @@
 //! What background work does when a clone waits for the token: little, and the rest later.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use pando_format::{Bound, KeyRange, Tree};
 
 use super::node::NodeRef;
-use super::sink::Sunk;
+use super::sink::{Sunk, Walk};
 use super::token::Maintenance;
 use crate::small_volume::small_volume;
 use crate::{Batch, Direction, Engine, ScanLimit};
@@ -136,7 +137,8 @@ fn delete_ranges(engine: &Engine, keys: &mut Keys) {
 /// Whether all deletes came down, and by how many flushes. The caller holds the token.
 fn sink(engine: &Engine, may_pause: bool) -> (bool, u64) {
     let before = engine.stats().flushes;
-    let sunk = engine.volume().sink_below(&root(engine), &KeyRange::all(), may_pause).unwrap();
+    let walk = Walk { may_pause, for_space: true, flushes_left: Cell::new(usize::MAX) };
+    let sunk = engine.volume().sink_below(&root(engine), &KeyRange::all(), &walk).unwrap();
     (sunk != Sunk::InPart, engine.stats().flushes - before)
 }
 

@@ -186,10 +186,10 @@ impl Volume {
         }
     }
 
-    /// Brings a range delete into a tree.
-    pub(crate) fn inject_range(&self, tree: Tree, range: &KeyRange, msn: Msn) {
+    /// Brings a range delete into a tree; returns the bytes of the values that it has met already.
+    pub(crate) fn inject_range(&self, tree: Tree, range: &KeyRange, msn: Msn) -> usize {
         if range.is_empty() {
-            return;
+            return 0;
         }
         self.stats.messages.fetch_add(1, Ordering::Relaxed);
         let root = self.root(tree).read();
@@ -212,10 +212,10 @@ impl Volume {
         };
         self.account(&mut state);
         drop(state);
-        self.ballast.shed(freed as u64);
         if covers {
             self.root(tree).covered.store(true, Ordering::Relaxed);
         }
+        freed
     }
 
     /// Brings a goto into a tree that is higher than its target. The caller holds the sequencer and the tree's maintenance token.

@@ -1,9 +1,9 @@
 //! Data that streams by: what a sequential reader or writer leaves behind goes first.
 //!
 //! Parts of the data tree that were read in order, or written whole by late binding, are seldom asked for again: the
-//! kernel's page cache has them. They queue up, and beyond an eighth of the cache, or 32 leaves, the oldest are dropped if
-//! they are clean. That leaves the cache to what is worth keeping, and lets the stream run in the same few buffers over and
-//! over: faulting in fresh memory costs more than reading it from a fast device.
+//! kernel's page cache has them. They queue up, and beyond 128 MiB, or an eighth of a smaller cache, or 32 leaves, the oldest are
+//! dropped if they are clean. That leaves the cache to what is worth keeping, and lets the stream run in the same few buffers
+//! over and over: faulting in fresh memory costs more than reading it from a fast device.
 //!
 //! The queue holds no node in memory. What it drops may have been used since, and is read again then. Only what queries
 //! read queues up: a flush or merge would never get all of its parts together if the first left as the last came. The
@@ -22,6 +22,9 @@ use crate::volume::Volume;
 
 /// Leaves that the queue may hold at least.
 const LEAVES_MIN: usize = 32;
+
+/// Bytes that it holds at most, unless so many leaves are more.
+const BYTES_MAX: usize = 128 << 20;
 
 /// What has streamed by of late, oldest first.
 #[derive(Default)]
@@ -73,7 +76,7 @@ impl Volume {
             queue.bytes += run.bytes;
             queue.runs.push_back(run);
         }
-        let budget = self.stream_share().max(LEAVES_MIN * self.shape.node_bytes);
+        let budget = self.stream_share().min(BYTES_MAX).max(LEAVES_MIN * self.shape.node_bytes);
         loop {
             let surplus = self.cache.passing.queue.lock().pop_surplus(budget);
             let Some(run) = surplus else { return };

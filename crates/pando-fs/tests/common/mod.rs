@@ -75,6 +75,11 @@ impl Volume {
         waiting(&*self.fs, |fs| fs.read(file, offset, length)).unwrap().concat()
     }
 
+    /// As copy_file_range(2): both files at these offsets, and how many bytes at most.
+    pub fn copy_range(&self, from: (InodeNumber, u64), to: (InodeNumber, u64), length: u64) -> Result<u64> {
+        waiting(&*self.fs, |fs| fs.copy_range(from.0, from.1, to.0, to.1, length, false))
+    }
+
     pub fn resize(&self, file: InodeNumber, size: u64) {
         let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
         self.fs.set_attributes(&self.caller, file, &set).unwrap();
