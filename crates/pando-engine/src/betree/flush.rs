@@ -137,7 +137,11 @@ impl Volume {
             let Some(child) = self.cache.peek(edge.id) else { return Ok(false) };
             (child, state.interior().bounds_below(index, own)?.0)
         };
-        let is_full = || child.state.read().interior().buffer_bytes() > self.shape.node_bytes;
+        let is_full = || {
+            let child = child.state.read();
+            // Brought in shape, it may have been joined with the neighbour in front of it, and is no more.
+            !child.dropped && child.interior().buffer_bytes() > self.shape.node_bytes
+        };
         if is_full() {
             self.bring_in_shape(node, own, index, &child)?;
             // Damage may keep its messages where they are.
