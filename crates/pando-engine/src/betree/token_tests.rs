@@ -156,14 +156,9 @@ fn bringing_deletes_down_pauses_for_a_clone() {
     assert_holds(&engine, &keys);
 }
 
-#[test]
-fn bringing_deletes_down_pauses_below_the_root_too() {
-    let (engine, mut keys) = overfull();
-    delete_ranges(&engine, &mut keys);
-    let token = maintenance(&engine).wait();
-    let waiting = maintenance(&engine).announce_clone();
-    // All that waits in the root comes to its children, where much more waits then than should.
-    let top = root(&engine);
+/// All that waits in the root comes to its children, where much more waits then than should, if a clone waits.
+fn empty_root(engine: &Engine) -> NodeRef {
+    let top = root(engine);
     let first_full = || {
         let state = top.state.read();
         let mut children = state.interior().children.iter().enumerate();
@@ -172,6 +167,16 @@ fn bringing_deletes_down_pauses_below_the_root_too() {
     while let Some(edge) = first_full() {
         engine.volume().flush_around_damage(&top, &KeyRange::all(), edge).unwrap();
     }
+    top
+}
+
+#[test]
+fn bringing_deletes_down_pauses_below_the_root_too() {
+    let (engine, mut keys) = overfull();
+    delete_ranges(&engine, &mut keys);
+    let token = maintenance(&engine).wait();
+    let waiting = maintenance(&engine).announce_clone();
+    let top = empty_root(&engine);
     let full = overfull_below(&engine, &top);
     assert!(full > 2, "{full} nodes are too full: this proves nothing");
     let (down, flushes) = sink(&engine, true);
@@ -194,5 +199,55 @@ fn clones_do_not_keep_a_checkpoint_from_bringing_deletes_down() {
     let token = maintenance(&engine).wait();
     assert_eq!(sink(&engine, false), (true, 0), "deletes were left where they were");
     drop((token, waiting));
+    assert_holds(&engine, &keys);
+}
+
+/// Relieving a node may leave it with so few edges that the neighbour in front of it takes them.
+#[test]
+fn a_node_may_be_joined_while_it_is_relieved() {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    let mut keys = Keys::new();
+    let key = |number: u32| number.to_be_bytes().to_vec();
+    let change = |key: Vec<u8>, value: Option<Vec<u8>>| {
+        let mut batch = Batch::new();
+        match value {
+            Some(value) => batch.put(TREE, key, value),
+            None => batch.delete(TREE, key),
+        }
+        engine.apply(batch).unwrap();
+    };
+    for number in 0.. {
+        change(key(number), Some(vec![1; 200]));
+        keys.insert(key(number), vec![1; 200]);
+        engine.make_room(0).unwrap();
+        if height(&engine) == 2 {
+            break;
+        }
+    }
+    while engine.background_step().unwrap() {}
+    // No message goes straight to its leaf then.
+    engine.checkpoint().unwrap();
+    let top = root(&engine);
+    let border = top.state.read().interior().pivots[0].bytes.to_vec();
+    let behind: Vec<_> = keys.keys().filter(|key| **key >= border).skip(3).cloned().collect();
+
+    let token = maintenance(&engine).wait();
+    let waiting = maintenance(&engine).announce_clone();
+    // Deletes of nearly all that is behind the second edge, and of many keys that have never been.
+    for key in behind {
+        for number in 0..20 {
+            change([&key[..], &[number; 40]].concat(), None);
+        }
+        change(key.clone(), None);
+        keys.remove(&key);
+    }
+    empty_root(&engine);
+    drop(waiting);
+    let edges = || top.state.read().interior().children.len();
+    let (full, before) = (overfull_below(&engine, &top), edges());
+    assert!(full > 0 && before > 1, "{full} of {before} nodes are too full: this proves nothing");
+    while engine.volume().maintain_with_token(TREE).unwrap() {}
+    assert!(edges() < before, "none was joined: this proves nothing");
+    drop(token);
     assert_holds(&engine, &keys);
 }
