@@ -278,28 +278,35 @@ impl Volume {
         }
         self.load_all(node)?;
         self.prune(node, own)?;
-        loop {
-            let waiting = node.state.read().interior().children.iter().position(|child| {
-                child.holds_deletes()
-                    && (walk.for_space || self.is_own(child))
-                    && !self.damaged.lock().contains(&child.id)
-            });
-            let Some(index) = waiting else { break };
+        // What lies behind a goto is looked at once that has become an edge.
+        let mut sunk = loop {
+            self.load_all(node)?;
+            let waiting = {
+                let state = node.state.read();
+                if state.missing_part().is_some() {
+                    // A query has evicted it in the meantime.
+                    continue;
+                }
+                let interior = state.interior();
+                let damaged = self.damaged.lock();
+                let comes_down = |child: &Child| {
+                    child.holds_deletes()
+                        && (walk.for_space || self.is_own(child))
+                        && !damaged.contains(&child.id)
+                };
+                match interior.children.iter().position(comes_down) {
+                    Some(index) => (index, interior.children[index].id),
+                    None if interior.holds_gotos() => break Sunk::Own,
+                    None if interior.children.iter().any(Child::holds_deletes) => break Sunk::Own,
+                    None => break Sunk::All,
+                }
+            };
             if walk.flushes_left.get() == 0 || !self.has_space_to_flush() || pauses() {
                 return Ok(Sunk::InPart);
             }
             walk.flushes_left.update(|left| left - 1);
-            let id = node.state.read().interior().children[index].id;
-            self.flush_around_damage(node, own, (index, id))?;
+            self.flush_around_damage(node, own, waiting)?;
             self.evict_while_sinking()?;
-            self.load_all(node)?;
-        }
-        // What lies behind a goto is looked at once that has become an edge.
-        let mut sunk = {
-            let state = node.state.read();
-            let interior = state.interior();
-            let stays = interior.holds_gotos() || interior.children.iter().any(Child::holds_deletes);
-            if stays { Sunk::Own } else { Sunk::All }
         };
         let mut index = 0;
         while height > 1 && index < node.state.read().interior().children.len() {
