@@ -20,8 +20,8 @@ use pando_format::{Compression, Lsn, NodeId, Superblock, Tree, VolumeId};
 use parking_lot::{Mutex, RwLock};
 
 use crate::background::Signals;
+use crate::betree::ballast::Ballast;
 use crate::betree::node::{Body, CachedNode, Node, NodeRef};
-use crate::betree::sink::Ballast;
 use crate::betree::tree::TreeRoot;
 use crate::cache::NodeCache;
 use crate::log::batch::Binder;

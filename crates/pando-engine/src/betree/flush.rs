@@ -135,6 +135,8 @@ impl Volume {
                 return Ok(false);
             }
             let Some(child) = self.cache.peek(edge.id) else { return Ok(false) };
+            let height = state.height - 1;
+            child.state.read().expect_height(&child, Some(height))?;
             (child, state.interior().bounds_below(index, own)?.0)
         };
         let is_full = || {
@@ -367,18 +369,19 @@ impl Volume {
                 return Ok(());
             }
             self.load_all(&node)?;
-            let (index, id, strip, translated) = {
+            let (index, id, strip, translated, height) = {
                 let state = node.state.read();
                 let interior = state.interior();
                 let index = interior.index_of(&key);
                 let edge = &interior.children[index];
-                (index, edge.id, edge.strip as usize, edge.xf.is_some())
+                (index, edge.id, edge.strip as usize, edge.xf.is_some(), state.height - 1)
             };
             // A leaf that has become shared since is split when it is copied.
             if id.is_empty() || translated || self.is_shared(id) {
                 return Ok(());
             }
             let child = self.node(id)?;
+            child.state.read().expect_height(&child, Some(height))?;
             let too_large = match &child.state.read().body {
                 Body::Leaf(leaf) => leaf.is_too_large(self.shape.node_bytes),
                 Body::Interior(interior) => interior.children.len() > self.shape.fanout,

@@ -1,5 +1,6 @@
 //! The lifted Be-tree: messages, nodes, flush, split and merge, queries, range operations.
 
+pub(crate) mod ballast;
 pub(crate) mod compare;
 #[cfg(test)]
 mod damage_tests;

@@ -60,12 +60,13 @@ impl Volume {
     /// seen through an xf. Only for the holder of the maintenance token (TREE-2). Waits for the device.
     pub(crate) fn own_child(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<NodeRef> {
         loop {
-            let (id, translated) = {
+            let (id, translated, height) = {
                 let state = parent.state.read();
                 let edge = &state.interior().children[index];
-                (edge.id, edge.xf.is_some())
+                (edge.id, edge.xf.is_some(), state.height - 1)
             };
             let child = self.node(id)?;
+            child.state.read().expect_height(&child, Some(height))?;
             if !translated && !self.is_shared(id) {
                 return Ok(child);
             }
@@ -76,7 +77,6 @@ impl Volume {
             if below.missing_part().is_some() {
                 continue;
             }
-            below.expect_height(&child, Some(above.height - 1))?;
             let (visible, _) = above.interior().bounds_below(index, own)?;
             let edge = &above.interior().children[index];
             let prefix = edge.prepended();

@@ -1,23 +1,18 @@
 //! Bringing deletes down: what they free is free only when they have come to the leaves, or to the edge of a whole subtree.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use pando_format::{KeyRange, NodeId, Tree};
 
 use super::interior::Child;
-use super::node::NodeRef;
+use super::node::{Body, NodeRef};
 use crate::volume::Volume;
 use crate::{Error, Result};
 
 /// How often the deletes of a tree are begun anew because a clone came in between.
 const SINK_PAUSES_MAX: usize = 64;
-
-/// Deletes come down where they have deleted more than this part of what a volume holds.
-const BALLAST_PART: u64 = 16;
-
-/// So many times one checkpoint flushes for the sake of ballast. The log fills meanwhile, and an unmount waits for it; the next goes on.
-pub(super) const BALLAST_FLUSHES_MAX: usize = 64;
 
 /// One walk through a tree that brings deletes down.
 #[derive(Debug)]
@@ -26,56 +21,43 @@ pub(super) struct Walk {
     pub(super) may_pause: bool,
     /// Space is wanted; else nothing is copied that others see.
     pub(super) for_space: bool,
-    /// Flushes that it may still make.
-    pub(super) flushes_left: Cell<usize>,
+    /// Flushes, and nodes that have to be read for it, that it may still make.
+    pub(super) steps_left: Cell<usize>,
+    /// The key at which it begins; once it has ended in part, where that was.
+    pub(super) from: RefCell<Bytes>,
 }
 
-/// Bytes of values in leaves that deletes above them have deleted, about.
-#[derive(Debug, Default)]
-pub(crate) struct Ballast {
-    bytes: AtomicU64,
-    /// Bytes that have been taken off it, since the volume was opened.
-    shed: AtomicU64,
+impl Walk {
+    /// One that brings down all there is, from the start.
+    pub(super) fn for_space() -> Self {
+        Self { may_pause: true, for_space: true, steps_left: Cell::new(usize::MAX), from: RefCell::default() }
+    }
+
+    fn step(&self) {
+        self.steps_left.update(|left| left.saturating_sub(1));
+    }
 }
 
-/// How much there was, and how much had been taken off, at one time.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BallastCount {
-    pub(crate) bytes: u64,
-    shed: u64,
+/// A node on the way of a walk.
+struct Stop<'a> {
+    node: &'a NodeRef,
+    own: &'a KeyRange,
+    /// What its keys have had lifted.
+    lifted: &'a [u8],
+    /// From where on it is looked at, as it has its keys.
+    from: &'a [u8],
 }
 
-impl Ballast {
-    /// As the last checkpoint has left it.
-    pub(crate) fn of(bytes: u64) -> Self {
-        Self { bytes: bytes.into(), shed: AtomicU64::default() }
+impl Stop<'_> {
+    /// The first edge that is looked at.
+    fn first(&self) -> usize {
+        self.node.state.read().interior().index_of(self.from)
     }
 
-    pub(crate) fn count(&self) -> BallastCount {
-        BallastCount { bytes: self.bytes.load(Ordering::Relaxed), shed: self.shed.load(Ordering::Relaxed) }
-    }
-
-    /// Values have been deleted.
-    pub(crate) fn add(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// A delete has met values.
-    pub(crate) fn shed(&self, bytes: u64) {
-        if bytes > 0 {
-            self.shed.fetch_add(bytes, Ordering::Relaxed);
-            self.take_off(bytes);
-        }
-    }
-
-    /// Everything that waited then is down: what is still counted of it was an error.
-    fn forget(&self, then: BallastCount) {
-        self.take_off(then.bytes.saturating_sub(self.count().shed - then.shed));
-    }
-
-    fn take_off(&self, bytes: u64) {
-        let less = |there: u64| Some(there.saturating_sub(bytes));
-        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    /// The key at which an edge begins, or at which it is looked at.
+    fn at(&self, index: usize) -> Bytes {
+        let lower = self.node.state.read().interior().bounds_of(index, self.own).lower.bytes;
+        [self.lifted, self.from.max(&lower)].concat().into()
     }
 }
 
@@ -96,29 +78,34 @@ impl Volume {
     /// free space that is told is off by a sixteenth at most, and on a volume with room no leaf is rewritten for the sake
     /// of a few deletes. Looking for them takes a walk over all interior nodes, so it is left out where none can wait.
     ///
-    /// They also come down once a sixteenth of what the volume holds is ballast: whoever reads a tree of many deletes reads that
-    /// along. Else they come into the nodes that this checkpoint writes anyway.
+    /// Else they come down where they are ballast ([`super::ballast`]), or into the nodes that this checkpoint writes anyway.
     pub(crate) fn sink_deletes(&self) -> Result<()> {
-        let dead = self.dead_bytes.load(Ordering::Relaxed);
-        let ballast = self.ballast.count();
-        let for_space = self.wants_deletes_down();
-        if for_space {
-            self.reclaiming.store(true, Ordering::Relaxed);
-        } else if !self.ballast_is_heavy() {
+        if self.wants_deletes_down() {
+            self.sink_for_space()?;
+        } else if self.ballast_is_heavy() {
+            self.sink_ballast()?;
+        } else {
             return self.sink_into_dirty();
         }
+        self.wake_turned_away();
+        while self.reclaim_doomed()? {}
+        Ok(())
+    }
+
+    fn sink_for_space(&self) -> Result<()> {
+        let dead = self.dead_bytes.load(Ordering::Relaxed);
+        let ballast = self.ballast.count();
+        self.reclaiming.store(true, Ordering::Relaxed);
         let moved = || {
             self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed)
         };
         let before = moved();
         let mut sunk = Sunk::All;
-        let flushes_left = Cell::new(if for_space { usize::MAX } else { BALLAST_FLUSHES_MAX });
-        let mut walk = Walk { may_pause: true, for_space, flushes_left };
         // Before the walk: what comes meanwhile is looked for by the next.
         if self.deletes_wait.swap(false, Ordering::AcqRel) {
             for tree in Tree::ALL {
                 sunk = self
-                    .sink_tree(tree, &mut walk)
+                    .sink_tree(tree, &mut Walk::for_space())
                     .inspect_err(|_| self.deletes_wait.store(true, Ordering::Release))?
                     .min(sunk);
             }
@@ -127,7 +114,6 @@ impl Volume {
             }
         }
         let all_down = sunk != Sunk::InPart;
-        self.wake_turned_away();
         while self.reclaim_doomed()? {}
         // Deletes may still be coming: it is over when a checkpoint finds none.
         let after = moved();
@@ -143,25 +129,32 @@ impl Volume {
         Ok(())
     }
 
-    /// Brings the deletes of a tree down. A clone may come in between, and it goes on from the root then; but not for ever, where one
-    /// follows the other.
-    fn sink_tree(&self, tree: Tree, walk: &mut Walk) -> Result<Sunk> {
+    /// Brings the deletes of a tree down. A clone may come in between, and it goes on then, for the sake of space from the root; but not for
+    /// ever, where one follows the other.
+    pub(super) fn sink_tree(&self, tree: Tree, walk: &mut Walk) -> Result<Sunk> {
         let mut pauses_left = SINK_PAUSES_MAX;
         loop {
             let _token = self.root(tree).maintenance.wait();
-            let root = self.root(tree).read().clone();
             walk.may_pause = pauses_left > 0;
-            let sunk = match self.sink_below(&root, &KeyRange::all(), walk) {
+            let sunk = match self.sink_with_token(tree, walk) {
                 // What lies behind damage stays where it is.
                 Err(error) if error.is_unreadable() => Sunk::Own,
                 done => done?,
             };
             self.fit_root(tree)?;
-            if sunk != Sunk::InPart || pauses_left == 0 || !self.root(tree).maintenance.is_wanted() {
+            let goes_on = walk.steps_left.get() > 0 && self.root(tree).maintenance.is_wanted();
+            if sunk != Sunk::InPart || pauses_left == 0 || !goes_on {
                 return Ok(sunk);
             }
             pauses_left -= 1;
         }
+    }
+
+    /// As far as it may at once.
+    pub(super) fn sink_with_token(&self, tree: Tree, walk: &Walk) -> Result<Sunk> {
+        let root = self.root(tree).read().clone();
+        let from = if walk.for_space { Bytes::new() } else { walk.from.take() };
+        self.sink_below(&Stop { node: &root, own: &KeyRange::all(), lifted: b"", from: &from }, walk)
     }
 
     /// True if a checkpoint is to bring deletes down for the sake of space.
@@ -175,13 +168,6 @@ impl Volume {
     /// True if waiting deletes hold a sixteenth of the volume.
     pub(crate) fn much_is_dead(&self) -> bool {
         self.dead_bytes.load(Ordering::Relaxed) > self.allocator.counters().capacity / 16
-    }
-
-    /// True if a sixteenth of what the volume holds is dead, and is read by whoever reads what is beside it.
-    fn ballast_is_heavy(&self) -> bool {
-        let counters = self.allocator.counters();
-        let used = counters.capacity - counters.free;
-        self.ballast.count().bytes > (used / BALLAST_PART).max(self.shape.node_bytes as u64)
     }
 
     /// Brings messages with deletes among them down into nodes in memory that the checkpoint writes anyway: that costs nothing, and what they
@@ -243,8 +229,9 @@ impl Volume {
             let is_here = interior.children.get(index).is_some_and(|edge| edge.id == id);
             if is_here { Some(interior.bounds_below(index, own)?.0) } else { None }
         };
-        if let Some(bounds) = bounds.filter(|_| node.state.read().height > 1) {
-            child.state.read().expect_height(&child, Some(node.state.read().height - 1))?;
+        let height = node.state.read().height;
+        if let Some(bounds) = bounds.filter(|_| height > 1) {
+            child.state.read().expect_height(&child, Some(height - 1))?;
             self.sink_dirty_below(&child, &bounds)?;
             self.bring_in_shape(node, own, index, &child)?;
         }
@@ -269,18 +256,42 @@ impl Volume {
         Ok(())
     }
 
+    /// True if a walk is to end, or to pause.
+    fn ends(&self, tree: Tree, walk: &Walk) -> bool {
+        let root = self.root(tree);
+        // Messages that come meanwhile are brought down by nobody else.
+        let is_urgent = || {
+            let state = root.read().clone();
+            let waiting = match &state.state.read().body {
+                Body::Leaf(_) => 0,
+                Body::Interior(interior) => interior.buffer_bytes(),
+            };
+            waiting > self.shape.node_bytes * 4
+        };
+        walk.steps_left.get() == 0
+            || !self.has_space_to_flush()
+            || walk.may_pause && root.maintenance.is_wanted()
+            || !walk.for_space && is_urgent()
+    }
+
     /// Brings deletes from a node and from below it down; in part if there was no room for all of them, or the walk is to end or to pause.
-    pub(super) fn sink_below(&self, node: &NodeRef, own: &KeyRange, walk: &Walk) -> Result<Sunk> {
-        let pauses = || walk.may_pause && self.root(node.tree).maintenance.is_wanted();
+    fn sink_below(&self, stop: &Stop<'_>, walk: &Walk) -> Result<Sunk> {
+        let Stop { node, own, lifted, from } = *stop;
         let height = node.state.read().height;
         if height == 0 {
             return Ok(Sunk::All);
         }
+        let end_at = |index: usize| {
+            walk.from.replace(stop.at(index));
+            Ok(Sunk::InPart)
+        };
+        self.evict_while_sinking()?;
         self.load_all(node)?;
         self.prune(node, own)?;
         // What lies behind a goto is looked at once that has become an edge.
         let mut sunk = loop {
             self.load_all(node)?;
+            let first = stop.first();
             let waiting = {
                 let state = node.state.read();
                 if state.missing_part().is_some() {
@@ -294,26 +305,28 @@ impl Volume {
                         && (walk.for_space || self.is_own(child))
                         && !damaged.contains(&child.id)
                 };
-                match interior.children.iter().position(comes_down) {
-                    Some(index) => (index, interior.children[index].id),
+                match interior.children[first..].iter().position(comes_down) {
+                    Some(index) => (first + index, interior.children[first + index].id),
                     None if interior.holds_gotos() => break Sunk::Own,
                     None if interior.children.iter().any(Child::holds_deletes) => break Sunk::Own,
                     None => break Sunk::All,
                 }
             };
-            if walk.flushes_left.get() == 0 || !self.has_space_to_flush() || pauses() {
-                return Ok(Sunk::InPart);
+            if self.ends(node.tree, walk) {
+                // Nothing below has been looked at.
+                return end_at(first);
             }
-            walk.flushes_left.update(|left| left - 1);
+            walk.step();
             self.flush_around_damage(node, own, waiting)?;
             self.evict_while_sinking()?;
         };
-        let mut index = 0;
+        let first = stop.first();
+        let mut index = first;
         while height > 1 && index < node.state.read().interior().children.len() {
-            let (id, bounds, is_own) = {
+            let (id, (bounds, prefix), is_own) = {
                 let state = node.state.read();
                 let edge = &state.interior().children[index];
-                (edge.id, state.interior().bounds_below(index, own)?.0, self.is_own(edge))
+                (edge.id, state.interior().bounds_below(index, own)?, self.is_own(edge))
             };
             // What is shared does not become free, and would have to be copied for the sake of a few deletes.
             if !is_own {
@@ -323,10 +336,20 @@ impl Volume {
                 index += 1;
                 continue;
             }
+            if !walk.for_space && self.ends(node.tree, walk) {
+                return end_at(index);
+            }
+            let in_memory = |child: NodeRef| child.state.read().missing_part().is_none();
+            if !self.cache.peek(id).is_some_and(in_memory) {
+                walk.step();
+            }
             let edges = node.state.read().interior().children.len();
+            let from = if index == first { from.strip_prefix(&prefix[..]).unwrap_or_default() } else { b"" };
             let below = self.node(id).and_then(|child| {
                 child.state.read().expect_height(&child, Some(height - 1))?;
-                let below = self.sink_below(&child, &bounds, walk)?;
+                let lifted = [lifted, &prefix].concat();
+                let below =
+                    self.sink_below(&Stop { node: &child, own: &bounds, lifted: &lifted, from }, walk)?;
                 self.bring_in_shape(node, own, index, &child)?;
                 Ok(below)
             });
@@ -340,7 +363,10 @@ impl Volume {
                 }
                 Err(error) => return Err(error),
             };
-            if pauses() {
+            let pauses = || walk.may_pause && self.root(node.tree).maintenance.is_wanted();
+            // For want of room others may still be cut off whole.
+            let is_over = if walk.for_space { pauses() } else { sunk == Sunk::InPart };
+            if is_over {
                 return Ok(Sunk::InPart);
             }
             // A merge has brought a neighbour that has not been looked at to this place.

@@ -1,11 +1,15 @@
 //! Deletes are looked for as long as some wait, and no longer.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
+use pando_device::MemoryDevice;
 use pando_device::simulated::Random;
 use pando_format::{Bound, KeyRange, Tree};
 
-use super::sink::BALLAST_FLUSHES_MAX;
+use super::ballast::BALLAST_STEPS_MAX;
+use super::sink::{Sunk, Walk};
 use crate::small_volume::{manual, small_volume};
 use crate::{Batch, Engine};
 
@@ -148,7 +152,12 @@ fn holds_gotos(engine: &Engine) -> bool {
 
 /// A hundred directories of fifty files each in clean leaves of a volume with room; each file has 200 bytes.
 fn settled_directories() -> Engine {
-    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    settled_volume().0
+}
+
+/// The same, and the device.
+fn settled_volume() -> (Engine, Arc<MemoryDevice>) {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
     for directory in 0..100 {
         for number in 0..50 {
             change(&engine, |batch| batch.put(TREE, name(directory, number), vec![1; 200]));
@@ -158,7 +167,7 @@ fn settled_directories() -> Engine {
     while engine.background_step().unwrap() {}
     engine.checkpoint().unwrap();
     assert!(!engine.volume().reclaiming.load(Ordering::Relaxed) && !engine.volume().wants_deletes_down());
-    engine
+    (engine, device)
 }
 
 fn delete_directory(engine: &Engine, directory: u32) {
@@ -273,7 +282,7 @@ fn one_checkpoint_flushes_so_much_and_the_next_goes_on() {
     let before = engine.stats().flushes;
     engine.checkpoint().unwrap();
     let flushed = engine.stats().flushes - before;
-    assert!(waiting(&engine) > 0 && flushed >= BALLAST_FLUSHES_MAX as u64, "{flushed} flushes");
+    assert!(waiting(&engine) > 0 && flushed >= BALLAST_STEPS_MAX as u64, "{flushed} flushes");
     for _ in 0..CHECKPOINTS_MAX {
         engine.checkpoint().unwrap();
     }
@@ -311,5 +320,41 @@ fn ballast_that_others_see_stays_where_it_is() {
     }
     assert!(used() < before + before / 4, "{before} bytes were used, {} are", used());
     assert!(waits(&engine));
+    assert_sound(&engine);
+}
+
+#[test]
+fn a_walk_for_ballast_goes_on_where_the_last_one_ended() {
+    let (mut engine, device) = settled_volume();
+    for directory in (0..100).step_by(3) {
+        change(&engine, |batch| {
+            batch.delete_range(TREE, KeyRange::prefix(format!("{directory:02}/").into_bytes()));
+        });
+    }
+    let mut walk = Walk { for_space: false, ..Walk::for_space() };
+    let (mut reached, mut walks) = (Bytes::new(), 1);
+    // Half of the walks flush, the others find nothing left to do, and only read.
+    for flushes in [true, false] {
+        loop {
+            // It has to read what it looks at.
+            engine.close().unwrap();
+            engine = Engine::open(device.clone(), manual()).unwrap();
+            walk.steps_left.set(6);
+            let before = engine.stats().flushes;
+            let sunk = engine.volume().sink_tree(TREE, &mut walk).unwrap();
+            let flushed = engine.stats().flushes - before;
+            assert!(if flushes { flushed <= 24 } else { flushed == 0 }, "{flushed} flushes");
+            if sunk != Sunk::InPart {
+                break;
+            }
+            let now = walk.from.borrow().clone();
+            // What comes down may stay behind the same edge.
+            assert!(now > reached || flushed > 0 && now == reached, "{now:?} is not behind {reached:?}");
+            (reached, walks) = (now, walks + 1);
+        }
+        assert!(walks > 3 && waiting(&engine) == 0, "{walks} walks, {} wait", waiting(&engine));
+        (reached, walks) = (Bytes::new(), 1);
+        walk.from.take();
+    }
     assert_sound(&engine);
 }

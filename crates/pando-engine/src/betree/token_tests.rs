@@ -1,6 +1,5 @@
 //! What background work does when a clone waits for the token: little, and the rest later.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -137,8 +136,8 @@ fn delete_ranges(engine: &Engine, keys: &mut Keys) {
 /// Whether all deletes came down, and by how many flushes. The caller holds the token.
 fn sink(engine: &Engine, may_pause: bool) -> (bool, u64) {
     let before = engine.stats().flushes;
-    let walk = Walk { may_pause, for_space: true, flushes_left: Cell::new(usize::MAX) };
-    let sunk = engine.volume().sink_below(&root(engine), &KeyRange::all(), &walk).unwrap();
+    let walk = Walk { may_pause, ..Walk::for_space() };
+    let sunk = engine.volume().sink_with_token(TREE, &walk).unwrap();
     (sunk != Sunk::InPart, engine.stats().flushes - before)
 }
 
