@@ -116,7 +116,7 @@ impl Side<'_> {
     fn entries(&self, piece: &KeyRange) -> Result<Vec<(Bytes, Bytes)>> {
         let piece = self.place.names.range_to_local(&self.full(piece));
         let limit = ScanLimit { entries: usize::MAX, bytes: usize::MAX };
-        let mut out = Collector { direction: Direction::Forward, limit, entries: Vec::new(), bytes: 0 };
+        let mut out = Collector::new(Direction::Forward, limit);
         let found = match &self.foot {
             Foot::Node(_) => unreachable!("both ways have come to their ends"),
             Foot::Nothing => None,

@@ -20,6 +20,7 @@ use super::lifting::relift_way;
 use super::message_buffer::{ENTRY_OVERHEAD, MessageBuffer};
 use super::names::Names;
 use super::node::Body;
+use super::scan::Collector;
 use super::tree::{TreeRoot, root_above};
 use crate::volume::Volume;
 use crate::{Direction, Error, Miss, Result, ScanLimit};
@@ -128,23 +129,21 @@ impl Volume {
         limit: usize,
     ) -> Result<Option<Vec<(Bytes, Bytes)>>> {
         let limit = ScanLimit { entries: usize::MAX, bytes: limit };
-        let range = KeyRange::prefix(from.clone());
-        let mut entries = Vec::new();
-        let mut left = Some(range);
-        let mut bytes = 0;
+        let mut out = Collector::new(Direction::Forward, limit);
+        let mut left = Some(KeyRange::prefix(from.clone()));
         while let Some(range) = left {
-            let piece = self.scan(tree, &range, Direction::Forward, limit)?;
-            for (key, value) in piece.entries {
-                let key: Bytes = [&to[..], &key[from.len()..]].concat().into();
-                bytes += key.len() + value.len();
-                if bytes >= limit.bytes {
-                    return Ok(None);
-                }
-                entries.push((key, value));
+            left = match self.collect(tree, &range, &mut out) {
+                // Nearly all of it is deleted, and has to be read nevertheless. What was read first goes when much more is, and the next
+                // attempt would find that missing.
+                Err(Error::Miss(_)) if out.pieces > COPIED_PIECES_MAX => return Ok(None),
+                left => left?,
+            };
+            if out.is_full() {
+                return Ok(None);
             }
-            left = piece.rest;
         }
-        Ok(Some(entries))
+        let entries = out.entries.into_iter();
+        Ok(Some(entries.map(|(key, value)| ([to, &key[from.len()..]].concat().into(), value)).collect()))
     }
 
     /// Descends as far as one node holds all of the range and few messages would have to come along. `None` if that is not even
@@ -280,6 +279,9 @@ impl Volume {
 
 /// A range of up to this part of a node is copied: 64 KiB as a rule, measured with `examples/small_moves.rs` (docs/internals/engine.md).
 const COPIED_PART: usize = 64;
+
+/// A range that lies in more pieces than these, as deleted keys between its own make it, is not read for a copy.
+const COPIED_PIECES_MAX: usize = 64;
 
 /// Fewer messages than these come along with a clone. Each takes a fraction of a microsecond, whatever its value.
 const CARRIED_MAX: usize = 1024;

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pando_device::MemoryDevice;
-use pando_format::Tree;
+use pando_format::{Bound, Tree};
 
-use crate::{Background, Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit};
+use crate::{Background, Batch, Direction, Engine, Error, FormatOptions, KeyRange, Options, ScanLimit};
 
 /// Messages that do not come along with a clone, a few more than that takes.
 const MESSAGES: u32 = 1100;
@@ -106,5 +106,58 @@ fn a_tree_that_is_raised_by_clones_stays_low_and_whole() {
     engine.close().unwrap();
     drop(engine);
     let engine = Engine::open(device, options).unwrap();
+    assert_sound(&engine, &model);
+}
+
+/// What is read in order goes again before so much has been read, so an attempt that needs all of it at once would be made for ever.
+#[test]
+fn a_range_that_is_mostly_deleted_is_not_read_for_a_copy() {
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    let format = FormatOptions {
+        node_bytes: Some(64 << 10),
+        basement_bytes: Some(4 << 10),
+        ..FormatOptions::default()
+    };
+    Engine::format(device.clone(), &format).unwrap();
+    let options = Options {
+        cache_bytes: 8 << 20,
+        background: Background::Manual,
+        copied_bytes: Some(64 << 10),
+        ..Options::default()
+    };
+    let open = || Engine::open(device.clone(), options.clone()).unwrap();
+    let engine = open();
+    let key = |number: u32| [&b"from"[..], &number.to_be_bytes()].concat();
+    let mut model = Map::new();
+    for number in 0..8000 {
+        put(&engine, &mut model, key(number), vec![number as u8; 1000]);
+        engine.make_room(0).unwrap();
+    }
+    while engine.background_step().unwrap() {}
+    // Pieces of which none hides a leaf.
+    for number in (10..7990).step_by(20) {
+        let mut batch = Batch::new();
+        let piece = KeyRange::new(Bound::before(key(number)), Bound::before(key(number + 20)));
+        batch.delete_range(Tree::Data, piece);
+        engine.apply(batch).unwrap();
+        model.retain(|at, _| !(key(number)..key(number + 20)).contains(at));
+    }
+    engine.close().unwrap();
+    drop(engine);
+
+    let engine = open();
+    let mut batch = Batch::new();
+    batch.clone_range(Tree::Data, &b"from"[..], &b"to"[..]);
+    let mut reads = 0;
+    while let Err(error) = engine.apply(batch.clone()) {
+        let Error::Miss(miss) = error else { panic!("{error}") };
+        engine.fetch(miss).unwrap();
+        reads += 1;
+        assert!(reads < 1000, "it reads for ever");
+    }
+    assert_eq!((engine.stats().ranges_cloned, engine.stats().ranges_copied), (1, 0));
+    let copies: Vec<_> =
+        model.iter().map(|(key, value)| ([b"to", &key[4..]].concat(), value.clone())).collect();
+    model.extend(copies);
     assert_sound(&engine, &model);
 }

@@ -69,10 +69,16 @@ pub(super) struct Collector {
     pub(super) limit: ScanLimit,
     pub(super) entries: Vec<(Bytes, Bytes)>,
     pub(super) bytes: usize,
+    /// Pieces looked at.
+    pub(super) pieces: usize,
 }
 
 impl Collector {
-    fn is_full(&self) -> bool {
+    pub(super) fn new(direction: Direction, limit: ScanLimit) -> Self {
+        Self { direction, limit, entries: Vec::new(), bytes: 0, pieces: 0 }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
         self.entries.len() >= self.limit.entries || self.bytes >= self.limit.bytes
     }
 }
@@ -86,22 +92,33 @@ impl Volume {
         direction: Direction,
         limit: ScanLimit,
     ) -> Result<Scan> {
+        let mut out = Collector::new(direction, limit);
+        let rest = self.collect(tree, range, &mut out)?;
+        Ok(Scan { entries: out.entries, rest })
+    }
+
+    /// Collects pieces until enough has been, or something is missing, and gives what is left of the range; [`Error::Miss`] if that is all of it.
+    pub(super) fn collect(
+        &self,
+        tree: Tree,
+        range: &KeyRange,
+        out: &mut Collector,
+    ) -> Result<Option<KeyRange>> {
         self.stats.scans.fetch_add(1, Ordering::Relaxed);
-        let mut out = Collector { direction, limit, entries: Vec::new(), bytes: 0 };
         let mut rest = range.clone();
         while !rest.is_empty() && !out.is_full() {
             let root = self.root(tree).read();
-            match self.scan_in(&root, &Place::root(), &rest, &mut out) {
-                Ok(None) => return Ok(Scan { entries: out.entries, rest: None }),
-                Ok(Some(next)) => *near_end(&mut rest, direction) = next,
+            match self.scan_in(&root, &Place::root(), &rest, out) {
+                Ok(None) => return Ok(None),
+                Ok(Some(next)) => *near_end(&mut rest, out.direction) = next,
                 // What has been looked at already is an answer, even if nothing was there: a stretch of deleted keys
                 // may be longer than the cache, and a scan that began again at its start would never get through.
                 Err(Error::Miss(_)) if rest != *range => break,
                 Err(error) => return Err(error),
             }
+            out.pieces += 1;
         }
-        let rest = (!rest.is_empty()).then_some(rest);
-        Ok(Scan { entries: out.entries, rest })
+        Ok((!rest.is_empty()).then_some(rest))
     }
 
     /// Collects one piece at the near end of `range`, which is seen at this place and given as the node has its keys. Returns where the next
