@@ -10,6 +10,7 @@
 //! * IN-4 what lies in a tree that is gone stays in the table, with the place it had, until it is forgotten; all operations on
 //!   it answer `Stale`, and the names of its parent, if that is the root, know nothing of it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,7 +19,7 @@ use parking_lot::Mutex;
 
 use crate::locks::{self, MutexGuard, Rank, ReadGuard, WriteGuard};
 use crate::names::{NameBudget, Names};
-use crate::operations::{Attributes, FileType, InodeNumber};
+use crate::operations::{Attributes, FileType, InodeNumber, Seek};
 use crate::schema::{Record, key, number};
 use crate::view::View;
 use crate::{Error, Result};
@@ -49,15 +50,32 @@ pub(crate) enum Place {
 /// What the state lock protects.
 pub(crate) struct State {
     pub(crate) record: Record,
-    /// Where a search for a hole began and how far it got, in blocks. A miss cuts a search off, and beginning anew each
-    /// time might never end in a file larger than memory.
-    pub(crate) hole_search: Option<(u64, u64)>,
+    /// The latest search for data or a hole. A miss cuts a search off, and beginning anew each time might never end in a file
+    /// larger than memory.
+    pub(crate) search: Option<Search>,
+}
+
+/// How far a search in a file has got.
+pub(crate) struct Search {
+    pub(crate) what: Seek,
+    /// Blocks in which there is nothing of what is looked for.
+    pub(crate) without: Range<u64>,
+}
+
+impl Search {
+    /// Where a search for something from a block on begins.
+    pub(crate) fn start(latest: Option<&Self>, what: Seek, from: u64) -> u64 {
+        let here = latest.filter(|latest| {
+            latest.what == what && (latest.without.start..=latest.without.end).contains(&from)
+        });
+        here.map_or(from, |latest| latest.without.end)
+    }
 }
 
 impl State {
     /// Replaces the record; the data may have changed with it.
     pub(crate) fn set_record(&mut self, record: Record) {
-        *self = Self { record, hole_search: None };
+        *self = Self { record, search: None };
     }
 }
 
@@ -125,7 +143,7 @@ impl Inode {
             path: Mutex::new(None),
             names,
             lost_a_name: AtomicBool::new(false),
-            state: locks::RwLock::new(Rank::State, number, State { record, hole_search: None }),
+            state: locks::RwLock::new(Rank::State, number, State { record, search: None }),
         })
     }
 

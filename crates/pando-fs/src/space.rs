@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pando_engine::{Batch, ScanLimit, Tree};
 
 use crate::file::{BLOCK, Edit, SIZE_MAX, check_regular, check_size};
-use crate::inode::{State, States};
+use crate::inode::{Search, State, States};
 use crate::operations::{AllocateMode, InodeNumber, Seek};
 use crate::schema::key;
 use crate::{Error, FileSystem, Result};
@@ -123,7 +123,7 @@ impl FileSystem {
         }
         let prefix = inode.data_prefix(*epoch, &state.record)?;
         match what {
-            Seek::Data => self.seek_data(&prefix, offset, size),
+            Seek::Data => self.seek_data(&prefix, offset, &mut state),
             Seek::Hole => {
                 let hole = self.seek_hole(&prefix, offset / BLOCK, &mut state)?;
                 Ok(offset.max(hole * BLOCK).min(size))
@@ -131,26 +131,27 @@ impl FileSystem {
         }
     }
 
-    fn seek_data(&self, prefix: &[u8], offset: u64, size: u64) -> Result<u64> {
-        let mut range = Some(key::block_range(prefix, offset / BLOCK, size.div_ceil(BLOCK)));
+    fn seek_data(&self, prefix: &[u8], offset: u64, state: &mut State) -> Result<u64> {
+        let first = offset / BLOCK;
+        let from = Search::start(state.search.as_ref(), Seek::Data, first);
+        let mut range = Some(key::block_range(prefix, from, state.record.size.div_ceil(BLOCK)));
         while let Some(part) = range {
             let scan = self.store.scan(Tree::Data, &part, ScanLimit { entries: 1, bytes: 1 })?;
-            if let Some(block) =
-                scan.entries.first().and_then(|(data_key, _)| key::block_of(prefix, data_key))
-            {
+            let found = scan.entries.first().and_then(|(data_key, _)| key::block_of(prefix, data_key));
+            if let Some(block) = found {
                 return Ok(offset.max(block * BLOCK));
             }
             range = scan.rest;
+            if let Some(next) = range.as_ref().and_then(|rest| key::block_behind(prefix, &rest.lower)) {
+                state.search = Some(Search { what: Seek::Data, without: first..next.max(from) });
+            }
         }
         Err(Error::NoData)
     }
 
     /// The first block from `first` on that is not there.
     fn seek_hole(&self, prefix: &[u8], first: u64, state: &mut State) -> Result<u64> {
-        let mut expected = match state.hole_search {
-            Some((began, reached)) if (began..=reached).contains(&first) => reached,
-            _ => first,
-        };
+        let mut expected = Search::start(state.search.as_ref(), Seek::Hole, first);
         let mut range = Some(key::block_range(prefix, expected, state.record.size.div_ceil(BLOCK)));
         while let Some(part) = range {
             let scan = self.store.scan(Tree::Data, &part, ScanLimit { entries: 1024, bytes: usize::MAX })?;
@@ -160,7 +161,7 @@ impl FileSystem {
                 }
                 expected += 1;
             }
-            state.hole_search = Some((first, expected));
+            state.search = Some(Search { what: Seek::Hole, without: first..expected });
             range = scan.rest;
         }
         Ok(expected)

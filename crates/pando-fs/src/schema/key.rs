@@ -149,6 +149,16 @@ pub fn block_of(data_prefix: &[u8], data_key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(number.try_into().ok()?))
 }
 
+/// A block before which none lies behind a bound; `None` if that is not among the blocks.
+pub fn block_behind(data_prefix: &[u8], bound: &Bound) -> Option<u64> {
+    let mut number = [0; 8];
+    // It may be cut short, where that is enough to tell two keys apart.
+    for (to, from) in number.iter_mut().zip(bound.bytes.strip_prefix(data_prefix)?) {
+        *to = *from;
+    }
+    Some(u64::from_be_bytes(number))
+}
+
 /// Data key of a large extended attribute.
 pub fn xattr_key(data_prefix: &[u8], name: &[u8]) -> Bytes {
     [data_prefix, b"\xff", name].concat().into()

@@ -49,8 +49,22 @@ impl Volume {
 
     /// Closes the volume and opens it again from its device.
     pub fn remount(self, read_only: bool) -> Self {
+        self.remount_with(Options { background: Background::Manual, read_only, ..Options::default() })
+    }
+
+    pub fn remount_with(self, options: Options) -> Self {
         self.fs.close().unwrap();
-        let options = Options { background: Background::Manual, read_only, ..Options::default() };
+        self.opened_anew(options)
+    }
+
+    /// Without having been closed, but with all that was done.
+    pub fn killed(self, options: Options) -> Self {
+        self.fs.engine().sync().unwrap();
+        self.opened_anew(options)
+    }
+
+    fn opened_anew(self, options: Options) -> Self {
+        drop(self.fs);
         let fs = FileSystem::open(self.device.clone(), options).unwrap();
         Self { fs, caller: self.caller, device: self.device }
     }
