@@ -189,6 +189,7 @@ impl Volume {
         // What the plans lead to must outlive what goes before they are carried out.
         let held: Vec<_> = plans.iter().flat_map(Plan::targets).collect();
         self.settle([], held.iter().copied());
+        let by_goto: Vec<_> = plans.iter().map(Plan::is_goto).collect();
         let mut plans = plans.into_iter();
         let mut emptied = false;
         for (sub, operation) in (0..).zip(operations) {
@@ -199,11 +200,12 @@ impl Volume {
             }
             if !emptied {
                 emptied = true;
-                for operation in operations {
+                for (operation, by_goto) in operations.iter().filter(|at| clones(at)).zip(&by_goto) {
                     if let Operation::MoveRange { tree, from, .. } = operation {
                         let from = KeyRange::prefix(from.clone());
                         self.inject_range(*tree, &from, msn);
-                        self.root(*tree).wounds.lock().add(from);
+                        let mut wounds = self.root(*tree).wounds.lock();
+                        if *by_goto { wounds.add(from) } else { wounds.add_copied(from) }
                     }
                 }
             }

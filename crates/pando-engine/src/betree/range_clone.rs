@@ -52,6 +52,11 @@ impl Plan {
         bytes as u64
     }
 
+    /// True if keys will be seen through a goto, and none are copied.
+    pub(crate) fn is_goto(&self) -> bool {
+        matches!(self.way, Way::Clone { .. })
+    }
+
     /// The nodes that it will name: they must not go before.
     pub(crate) fn targets(&self) -> Vec<NodeId> {
         match &self.way {

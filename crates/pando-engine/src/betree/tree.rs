@@ -40,10 +40,16 @@ pub(crate) struct Wounds {
     pub(crate) ranges: Vec<KeyRange>,
     /// How bad it is: see [`HEALING_DUE`].
     pub(crate) weight: usize,
+    /// Moves by copy that are healed as well, since ranges have come by goto of late.
+    copies: usize,
 }
 
 /// Wounds that are heavier are healed together.
 pub(crate) const HEALING_DUE: usize = 1000;
+
+/// So many moves by copy are healed behind a goto. What a copy leaves behind is no more than what deleting so few keys leaves, but other
+/// gotos may come to lead to it. Where names of files change and nothing else, as where mail is delivered, nothing has to be healed.
+const COPIES_HEALED: usize = 1000;
 
 /// Eight ranges are healed together; a move counts for both of its own.
 const FRESH_WEIGHT: usize = 125;
@@ -55,8 +61,21 @@ const REPEATED_WEIGHT: usize = 1;
 const HEAVY_WEIGHT: usize = 250;
 
 impl Wounds {
-    /// Notes that the nodes at the ends of a range are to be brought back in shape.
+    /// Notes that the nodes at the ends of a range are to be brought back in shape: it has come by goto, or gone.
     pub(crate) fn add(&mut self, range: KeyRange) {
+        self.copies = COPIES_HEALED;
+        self.put(range);
+    }
+
+    /// The same of a range that has gone by copy.
+    pub(crate) fn add_copied(&mut self, range: KeyRange) {
+        if self.copies > 0 {
+            self.copies -= 1;
+            self.put(range);
+        }
+    }
+
+    fn put(&mut self, range: KeyRange) {
         if self.ranges.contains(&range) {
             self.weight += REPEATED_WEIGHT;
         } else {
