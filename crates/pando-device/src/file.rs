@@ -8,7 +8,7 @@
 //! * FD-1 at most one process has a volume open for writing, and none has it open for reading meanwhile: a lock on
 //!   the file (flock) and, on a block device, O_EXCL, which keeps out the kernel's own file systems, too. A file that a loop device is
 //!   over is not opened, and no loop device over a file that is open so: who opens the file locks it before it looks for loop devices, and
-//!   who opens a loop device looks for locks of its file.
+//!   who opens a loop device looks for locks of its file, and of other loop devices over the same bytes of it.
 //! * FD-2 an open device belongs to the process that opened it: a child made by fork must not use it (rings do not
 //!   survive a fork), so a daemon opens its volume after it has detached itself.
 //! * FD-3 a failed flush is never repeated in the hope of success: after buffered writes the kernel forgets what it
@@ -141,7 +141,10 @@ impl FileDevice {
         };
         lock(&file, access, is_block_device).map_err(failed)?;
         let used_by_other_name = match is_block_device {
-            true => loops::behind(status.st_rdev).is_some_and(|file| is_locked(&file, access)),
+            true => {
+                loops::behind(status.st_rdev).is_some_and(|file| is_locked(&file, access))
+                    || loops::beside(status.st_rdev).iter().any(|device| is_locked(device, access))
+            }
             // A loop device that was let go of stays as long as somebody looks at it, udev for one.
             false => {
                 let look = || loops::over(status.st_dev, status.st_ino).map_or(Ok(()), |_| Err(Errno::BUSY));
@@ -313,12 +316,18 @@ fn lock(file: &OwnedFd, access: Access, is_block_device: bool) -> Result<(), Err
     while_busy(is_block_device, || rustix::fs::flock(file, operation))
 }
 
-/// Whether somebody has a file open in a way that excludes this. Who may not open it is told that nobody has.
+/// Whether somebody has a file or device open in a way that excludes this. Who may not open it is told that nobody has.
 fn is_locked(path: &Path, access: Access) -> bool {
-    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
-    else {
-        return false;
+    let open = |more| {
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | more, Mode::empty())
     };
+    let Ok(file) = open(OFlags::empty()) else { return false };
+    // The kernel's own file systems lock nothing, but keep out whoever asks for a device alone.
+    let is_block_device = rustix::fs::fstat(&file)
+        .is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::BlockDevice);
+    if is_block_device && while_busy(true, || open(OFlags::EXCL)).is_err_and(|code| code == Errno::BUSY) {
+        return true;
+    }
     // Others who look have it locked for a moment, as with a block device.
     let locked = lock(&file, access, true);
     let _ = rustix::fs::flock(&file, FlockOperation::Unlock);

@@ -24,6 +24,46 @@ pub fn behind(number: u64) -> Option<PathBuf> {
     backing_file(&device).or_else(|| backing_file(&device.join("..")))
 }
 
+/// The other loop devices over bytes of the file that the block device with this number, if it is a loop device, is over.
+pub fn beside(number: u64) -> Vec<PathBuf> {
+    let place = format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let Some(own) = Looped::at(Path::new(&place)) else { return Vec::new() };
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().filter_map(Result::ok);
+    let looped = devices.filter_map(|device| {
+        let name = Path::new("/dev").join(device.file_name());
+        let is_own = name.metadata().is_ok_and(|metadata| metadata.rdev() == number);
+        (!is_own).then(|| Some((Looped::at(&device.path())?, name)))?
+    });
+    looped.filter(|(other, _)| own.meets(other)).map(|(_, name)| name).collect()
+}
+
+/// What a loop device is over.
+struct Looped {
+    file: (u64, u64),
+    from: u64,
+    /// `None` if it is over all that is behind.
+    length: Option<u64>,
+}
+
+impl Looped {
+    /// What sysfs says of the loop device that it has in this directory.
+    fn at(directory: &Path) -> Option<Self> {
+        let file = backing_file(directory)?.metadata().ok()?;
+        let bytes = |name: &str| -> Option<u64> {
+            fs::read_to_string(directory.join("loop").join(name)).ok()?.trim().parse().ok()
+        };
+        let length = bytes("sizelimit").filter(|limit| *limit > 0);
+        Some(Self { file: (file.dev(), file.ino()), from: bytes("offset").unwrap_or(0), length })
+    }
+
+    /// True if some bytes are behind both.
+    fn meets(&self, other: &Self) -> bool {
+        let ends_before =
+            |a: &Self, b: &Self| a.length.is_some_and(|length| a.from.saturating_add(length) <= b.from);
+        self.file == other.file && !ends_before(self, other) && !ends_before(other, self)
+    }
+}
+
 /// What sysfs says of the file behind the device that it has in this directory.
 fn backing_file(device: &Path) -> Option<PathBuf> {
     let mut path = fs::read(device.join("loop/backing_file")).ok()?;

@@ -76,7 +76,7 @@ impl Volume {
             return self.waiting(|| {
                 let _tokens = Tree::ALL.map(|tree| self.root(tree).maintenance.wait());
                 let mut sequencer = self.sequencer.lock();
-                let plans = self.plan(operations)?;
+                let plans = self.plan(operations, None)?;
                 self.inject_cloning(operations, plans, lsn);
                 *sequencer = lsn;
                 Ok(())
@@ -130,25 +130,28 @@ impl Volume {
         record: Record,
         (reclaims, frees): (bool, u64),
     ) -> Result<Lsn> {
-        let result = self.apply_with_tokens(operations, record, (reclaims, frees));
+        let result = self.apply_in_order(operations, record, (reclaims, frees));
         self.wake_turned_away();
         result
     }
 
-    fn apply_with_tokens(
+    fn apply_in_order(
         &self,
         operations: &[Operation],
         record: Record,
         (reclaims, frees): (bool, u64),
     ) -> Result<Lsn> {
         let bytes = record.bytes();
+        let mut large = None;
         loop {
             // Which nodes there are must not change between plan and surgery (TREE-2).
-            let tokens = Tree::ALL.map(|tree| {
-                let maintenance = &self.root(tree).maintenance;
-                // Not before it waits for this very token: who pauses for it would find nobody to give it to.
-                let _waiting = maintenance.announce_clone();
-                maintenance.wait()
+            let tokens = large.map(|_| {
+                Tree::ALL.map(|tree| {
+                    let maintenance = &self.root(tree).maintenance;
+                    // Not before it waits for this very token: who pauses for it would find nobody to give it to.
+                    let _waiting = maintenance.announce_clone();
+                    maintenance.wait()
+                })
             });
             let mut sequencer = self.sequencer.lock();
             if !self.log.room_for(bytes) {
@@ -158,7 +161,16 @@ impl Volume {
                 self.wait_for_log_room()?;
                 continue;
             }
-            let plans = self.plan(operations)?;
+            let plans = match large {
+                Some(large) => self.plan(operations, Some(large))?,
+                None => match self.plan_copies(operations)? {
+                    Ok(plans) => plans,
+                    Err(index) => {
+                        large = Some(index);
+                        continue;
+                    }
+                },
+            };
             if !reclaims {
                 self.admit(plans.iter().map(Plan::bytes).sum())?;
             }
@@ -171,20 +183,38 @@ impl Volume {
         }
     }
 
-    /// What the moves and clones among the operations come down to, in their order.
-    fn plan(&self, operations: &[Operation]) -> Result<Vec<Plan>> {
+    /// What the moves and clones among the operations come down to if each is a copy, for which nobody has to keep the nodes as they
+    /// are; else the first that is not, by its place among the operations.
+    fn plan_copies(&self, operations: &[Operation]) -> Result<std::result::Result<Vec<Plan>, usize>> {
         let mut plans = Vec::new();
-        for operation in operations {
+        for (index, operation) in operations.iter().enumerate() {
             if let Operation::MoveRange { tree, from, to } | Operation::CloneRange { tree, from, to } =
                 operation
             {
-                plans.push(self.plan_clone(*tree, from, to)?);
+                match self.plan_copy(*tree, from, to)? {
+                    Some(plan) => plans.push(plan),
+                    None => return Ok(Err(index)),
+                }
+            }
+        }
+        Ok(Ok(plans))
+    }
+
+    /// What the moves and clones among the operations come down to, in their order. One of them may be known to be large.
+    fn plan(&self, operations: &[Operation], large: Option<usize>) -> Result<Vec<Plan>> {
+        let mut plans = Vec::new();
+        for (index, operation) in operations.iter().enumerate() {
+            if let Operation::MoveRange { tree, from, to } | Operation::CloneRange { tree, from, to } =
+                operation
+            {
+                plans.push(self.plan_clone(*tree, from, to, large == Some(index))?);
             }
         }
         Ok(plans)
     }
 
-    /// The messages of a record that moves or clones ranges, in the caller's hold of the sequencer and of both maintenance tokens.
+    /// The messages of a record that moves or clones ranges, in the caller's hold of the sequencer and, unless all are copies, of both
+    /// maintenance tokens.
     fn inject_cloning(&self, operations: &[Operation], plans: Vec<Plan>, lsn: Lsn) {
         // What the plans lead to must outlive what goes before they are carried out.
         let held: Vec<_> = plans.iter().flat_map(Plan::targets).collect();

@@ -14,7 +14,12 @@ struct LoopDevice(String);
 
 impl LoopDevice {
     fn attach(image: &Path) -> Option<Self> {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
+        Self::attach_with(&[], image)
+    }
+
+    fn attach_with(options: &[&str], image: &Path) -> Option<Self> {
+        let output =
+            Command::new("losetup").args(["--find", "--show"]).args(options).arg(image).output().ok()?;
         output.status.success().then(|| Self(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
     }
 
@@ -53,6 +58,33 @@ fn on_each_device(test: impl Fn(FileDevice)) {
         assert!(device.is_block_device);
         test(device);
     }
+}
+
+#[test]
+fn one_of_two_loop_devices_over_a_file_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    drop(FileDevice::create(&image, CAPACITY).unwrap());
+    let half = (CAPACITY / 2).to_string();
+    let attach = |options: &[&str]| LoopDevice::attach_with(options, &image);
+    let devices = [attach(&[]), attach(&[]), attach(&["--sizelimit", &half]), attach(&["--offset", &half])];
+    let [Some(one), Some(other), Some(front), Some(back)] = devices else {
+        println!("skipped: losetup refused");
+        return;
+    };
+    let open = |looped: &LoopDevice, access| FileDevice::open(&looped.0, access);
+    let is_refused = |looped: &LoopDevice, access| matches!(open(looped, access), Err(DeviceError::InUse { device }) if device == looped.0);
+    let device = open(&one, Access::Exclusive).unwrap();
+    assert!(is_refused(&other, Access::Exclusive) && is_refused(&other, Access::ReadOnly));
+    assert!(is_refused(&back, Access::Exclusive));
+    drop(device);
+    let device = open(&other, Access::ReadOnly).unwrap();
+    assert!(is_refused(&one, Access::Exclusive));
+    drop((device, open(&one, Access::ReadOnly).unwrap()));
+    let device = open(&front, Access::Exclusive).unwrap();
+    assert!(open(&back, Access::Exclusive).is_ok() && is_refused(&one, Access::Exclusive));
+    drop(device);
+    assert!(open(&one, Access::Exclusive).is_ok());
 }
 
 fn block_filled_with(fill: u8) -> Bytes {

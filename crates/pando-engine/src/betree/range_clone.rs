@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use super::lifting::relift_way;
 use super::message_buffer::{ENTRY_OVERHEAD, MessageBuffer};
 use super::names::Names;
-use super::node::Body;
+use super::node::{Body, CachedNode};
 use super::scan::Collector;
 use super::tree::{TreeRoot, root_above};
 use crate::volume::Volume;
@@ -72,67 +72,70 @@ impl Plan {
 
 impl Volume {
     /// How the keys below `from` come below `to`, or [`Error::Miss`]. The caller holds the sequencer and the maintenance token.
-    pub(crate) fn plan_clone(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Plan> {
-        let limit = self.options.copied_bytes.unwrap_or(self.shape.node_bytes / COPIED_PART);
-        let mut is_large = self.is_surely_larger(tree, from, limit);
-        let way = loop {
-            if !is_large && let Some(entries) = self.plan_copy(tree, from, to, limit)? {
-                break Way::Copy(entries);
-            }
-            is_large = true;
+    pub(crate) fn plan_clone(&self, tree: Tree, from: &Bytes, to: &Bytes, is_large: bool) -> Result<Plan> {
+        if !is_large && let Some(plan) = self.plan_copy(tree, from, to)? {
+            return Ok(plan);
+        }
+        loop {
             if let Some(way) = self.plan_gotos(tree, from, to)? {
-                break way;
+                return Ok(Plan { tree, to: to.clone(), way });
             }
             // Too much waits in the root, which cannot be named from within itself (BT-3).
             self.raise_root(tree);
             self.root(tree).wounds.lock().add_heavy();
-        };
-        Ok(Plan { tree, to: to.clone(), way })
+        }
     }
 
     /// True if the headers of the nodes in memory say that a range holds more than `limit` bytes, as they do of most ranges that
     /// are worth a goto: looking at so many entries would take longer than all the rest of a clone.
     fn is_surely_larger(&self, tree: Tree, from: &Bytes, limit: usize) -> bool {
-        let range = KeyRange::prefix(from.clone());
-        let mut node = self.root(tree).read().clone();
-        let mut names = Names::root();
-        loop {
-            let state = node.state.read();
-            let local = names.range_to_local(&range);
-            let interior = match &state.body {
-                Body::Leaf(leaf) => return leaf.bytes_in(&local) > limit,
-                Body::Interior(interior) => interior,
-            };
-            let (first, last) = interior.indexes_in(&local).into_inner();
-            let hidden = interior.children[first..=last].iter().any(|child| {
-                child.buffer.get().is_none_or(|buffer| {
-                    buffer.ranges_in(&local).next().is_some() || buffer.gotos_in(&local).next().is_some()
-                })
-            });
-            if hidden {
-                return false;
-            }
-            if first != last {
-                let inner = interior.children[first + 1..last].iter();
-                let bytes: usize = inner.map(|child| self.stored_length(child.id)).sum();
-                return bytes > limit;
-            }
-            let child = &interior.children[first];
-            let below = names.below(&local, child.strip as usize, child.prepended());
-            let (Some(below), Some(next)) = (below, self.cache.peek(child.id)) else { return false };
-            drop(state);
-            (node, names) = (next, below);
-        }
+        let root = self.root(tree).read();
+        self.holds_more((&root, None), &Names::root(), &KeyRange::prefix(from.clone()), limit)
     }
 
-    /// The keys and values for a copy; `None` if they are more than `limit` bytes.
-    fn plan_copy(
+    fn holds_more(
         &self,
-        tree: Tree,
-        from: &Bytes,
-        to: &Bytes,
+        (node, height): (&CachedNode, Option<u8>),
+        names: &Names,
+        range: &KeyRange,
         limit: usize,
-    ) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+    ) -> bool {
+        let state = node.state.read();
+        // Who reads it meets the error.
+        if state.expect_height(node, height).is_err() {
+            return false;
+        }
+        let local = names.range_to_local(range);
+        let interior = match &state.body {
+            Body::Leaf(leaf) => return leaf.bytes_in(&local) > limit,
+            Body::Interior(interior) => interior,
+        };
+        let (first, last) = interior.indexes_in(&local).into_inner();
+        let hidden = interior.children[first..=last].iter().any(|child| {
+            child.buffer.get().is_none_or(|buffer| {
+                buffer.ranges_in(&local).next().is_some() || buffer.gotos_in(&local).next().is_some()
+            })
+        });
+        if hidden {
+            return false;
+        }
+        if first != last {
+            let inner = interior.children[first + 1..last].iter();
+            let bytes: usize = inner.map(|child| self.stored_length(child.id)).sum();
+            return bytes > limit;
+        }
+        let child = &interior.children[first];
+        let below = names.below(&local, child.strip as usize, child.prepended());
+        let (Some(below), Some(next)) = (below, self.cache.peek(child.id)) else { return false };
+        self.holds_more((&next, Some(state.height - 1)), &below, range, limit)
+    }
+
+    /// The keys below `from` and their values, below `to`, if they are few enough for that. The caller holds the sequencer.
+    pub(crate) fn plan_copy(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Option<Plan>> {
+        let limit = self.options.copied_bytes.unwrap_or(self.shape.node_bytes / COPIED_PART);
+        if self.is_surely_larger(tree, from, limit) {
+            return Ok(None);
+        }
         let limit = ScanLimit { entries: usize::MAX, bytes: limit };
         let mut out = Collector::new(Direction::Forward, limit);
         let mut left = Some(KeyRange::prefix(from.clone()));
@@ -148,7 +151,8 @@ impl Volume {
             }
         }
         let entries = out.entries.into_iter();
-        Ok(Some(entries.map(|(key, value)| ([to, &key[from.len()..]].concat().into(), value)).collect()))
+        let entries = entries.map(|(key, value)| ([to, &key[from.len()..]].concat().into(), value)).collect();
+        Ok(Some(Plan { tree, to: to.clone(), way: Way::Copy(entries) }))
     }
 
     /// Descends as far as one node holds all of the range and few messages would have to come along. `None` if that is not even

@@ -201,6 +201,33 @@ fn clones_do_not_keep_a_checkpoint_from_bringing_deletes_down() {
     assert_holds(&engine, &keys);
 }
 
+#[test]
+fn a_move_of_a_few_keys_waits_for_no_flush() {
+    let (engine, mut keys) = overfull();
+    let from = keys.keys().nth(5000).unwrap().clone();
+    let to = [&from[..], b"moved"].concat();
+    let moves = || {
+        let mut batch = Batch::new();
+        batch.move_range(TREE, from.clone(), to.clone());
+        engine.changing(0, || engine.apply(batch.clone())).unwrap();
+    };
+    let token = maintenance(&engine).wait();
+    std::thread::scope(|scope| {
+        let (done, is_done) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            moves();
+            done.send(())
+        });
+        let waited = is_done.recv_timeout(std::time::Duration::from_secs(10));
+        drop(token);
+        assert!(waited.is_ok(), "it waits for the token");
+    });
+    assert_eq!(engine.stats().ranges_copied, 1);
+    let value = keys.remove(&from).unwrap();
+    keys.insert(to, value);
+    assert_holds(&engine, &keys);
+}
+
 /// Relieving a node may leave it with so few edges that the neighbour in front of it takes them.
 #[test]
 fn a_node_may_be_joined_while_it_is_relieved() {
