@@ -259,14 +259,14 @@ impl Volume {
     /// True if a walk is to end, or to pause.
     fn ends(&self, tree: Tree, walk: &Walk) -> bool {
         let root = self.root(tree);
-        // Messages that come meanwhile are brought down by nobody else.
+        // Messages that come meanwhile are brought down by nobody else, and at four nodes' worth whoever writes waits.
         let is_urgent = || {
             let state = root.read().clone();
             let waiting = match &state.state.read().body {
                 Body::Leaf(_) => 0,
                 Body::Interior(interior) => interior.buffer_bytes(),
             };
-            waiting > self.shape.node_bytes * 4
+            waiting > self.shape.node_bytes * 2
         };
         walk.steps_left.get() == 0
             || !self.has_space_to_flush()
