@@ -17,6 +17,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -132,25 +133,24 @@ impl FileDevice {
         backend: Backend,
     ) -> Result<Self, DeviceError> {
         let failed = |code| open_error(path, code);
-        let status = rustix::fs::fstat(&file).map_err(failed)?;
-        let is_block_device = match FileType::from_raw_mode(status.st_mode) {
-            FileType::BlockDevice => true,
-            FileType::RegularFile => false,
-            FileType::Directory => return Err(failed(Errno::ISDIR)),
-            _ => return Err(failed(Errno::NOTBLK)),
-        };
+        let file = File::from(file);
+        let status = file.metadata().map_err(|error| io_error(path, "open", 0, errno(&error)))?;
+        let is_block_device = status.file_type().is_block_device();
+        if status.is_dir() {
+            return Err(failed(Errno::ISDIR));
+        }
+        if !is_block_device && !status.is_file() {
+            return Err(failed(Errno::NOTBLK));
+        }
+        let file = OwnedFd::from(file);
         lock(&file, access, is_block_device).map_err(failed)?;
-        let used_by_other_name = match is_block_device {
-            true => {
-                loops::behind(status.st_rdev).is_some_and(|file| is_locked(&file, access))
-                    || loops::beside(status.st_rdev).iter().any(|device| is_locked(device, access))
-            }
-            // A loop device that was let go of stays as long as somebody looks at it, udev for one.
-            false => {
-                let look = || loops::over(status.st_dev, status.st_ino).map_or(Ok(()), |_| Err(Errno::BUSY));
-                while_busy(true, look).is_err()
-            }
-        };
+        // A loop device that was let go of stays as long as somebody looks at it, udev for one.
+        let look = || loops::over(&status).map_or(Ok(()), |_| Err(Errno::BUSY));
+        let is_below_loops = while_busy(true, look).is_err();
+        let used_by_other_name = is_below_loops
+            || is_block_device
+                && (loops::behind(status.rdev()).is_some_and(|file| is_locked(&file, access))
+                    || loops::beside(status.rdev()).iter().any(|device| is_claimed(device, access)));
         if used_by_other_name {
             return Err(failed(Errno::BUSY));
         }
@@ -316,18 +316,18 @@ fn lock(file: &OwnedFd, access: Access, is_block_device: bool) -> Result<(), Err
     while_busy(is_block_device, || rustix::fs::flock(file, operation))
 }
 
-/// Whether somebody has a file or device open in a way that excludes this. Who may not open it is told that nobody has.
+/// How to open what is only looked at.
+const LOOK: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+/// As [`is_locked`], of a block device, which the kernel's own file systems claim without a lock.
+fn is_claimed(path: &Path, access: Access) -> bool {
+    let claim = || rustix::fs::open(path, LOOK | OFlags::EXCL, Mode::empty());
+    while_busy(true, claim).is_err_and(|code| code == Errno::BUSY) || is_locked(path, access)
+}
+
+/// Whether somebody has a file open in a way that excludes this. Who may not open it is told that nobody has.
 fn is_locked(path: &Path, access: Access) -> bool {
-    let open = |more| {
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | more, Mode::empty())
-    };
-    let Ok(file) = open(OFlags::empty()) else { return false };
-    // The kernel's own file systems lock nothing, but keep out whoever asks for a device alone.
-    let is_block_device = rustix::fs::fstat(&file)
-        .is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::BlockDevice);
-    if is_block_device && while_busy(true, || open(OFlags::EXCL)).is_err_and(|code| code == Errno::BUSY) {
-        return true;
-    }
+    let Ok(file) = rustix::fs::open(path, LOOK, Mode::empty()) else { return false };
     // Others who look have it locked for a moment, as with a block device.
     let locked = lock(&file, access, true);
     let _ = rustix::fs::flock(&file, FlockOperation::Unlock);

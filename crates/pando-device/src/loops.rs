@@ -3,38 +3,27 @@
 //! sysfs tells which there are. Where it cannot be read, none is known.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The loop device over the file with this inode number on this device, such as `/dev/loop0`.
-pub fn over(device: u64, inode: u64) -> Option<PathBuf> {
-    let devices = fs::read_dir("/sys/block").ok()?;
-    devices.filter_map(Result::ok).find_map(|looped| {
-        let file = backing_file(&looped.path())?.metadata().ok()?;
-        (file.dev() == device && file.ino() == inode).then(|| Path::new("/dev").join(looped.file_name()))
-    })
+/// The loop device over this file or block device, such as `/dev/loop0`.
+pub fn over(file: &Metadata) -> Option<PathBuf> {
+    let mut devices = all();
+    devices.find(|(looped, _)| looped.file == identity(file)).map(|(_, name)| name)
 }
 
 /// The file behind the block device with this number (`st_rdev`), if it is a loop device or a partition of one.
 pub fn behind(number: u64) -> Option<PathBuf> {
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    let device = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+    let device = directory(number);
     backing_file(&device).or_else(|| backing_file(&device.join("..")))
 }
 
-/// The other loop devices over bytes of the file that the block device with this number, if it is a loop device, is over.
+/// Other loop devices over bytes of the file that the block device with this number, if it is a loop device or a partition of one, is over.
 pub fn beside(number: u64) -> Vec<PathBuf> {
-    let place = format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    let Some(own) = Looped::at(Path::new(&place)) else { return Vec::new() };
-    let devices = fs::read_dir("/sys/block").into_iter().flatten().filter_map(Result::ok);
-    let looped = devices.filter_map(|device| {
-        let name = Path::new("/dev").join(device.file_name());
-        let is_own = name.metadata().is_ok_and(|metadata| metadata.rdev() == number);
-        (!is_own).then(|| Some((Looped::at(&device.path())?, name)))?
-    });
-    looped.filter(|(other, _)| own.meets(other)).map(|(_, name)| name).collect()
+    let Some((own, whole)) = Looped::of(number) else { return Vec::new() };
+    all().filter(|(other, name)| *name != whole && own.meets(other)).map(|(_, name)| name).collect()
 }
 
 /// What a loop device is over.
@@ -46,14 +35,26 @@ struct Looped {
 }
 
 impl Looped {
+    /// What the block device with this number is over, and the loop device that it is, or is a partition of.
+    fn of(number: u64) -> Option<(Self, PathBuf)> {
+        let device = directory(number).canonicalize().ok()?;
+        if let Some(looped) = Self::at(&device) {
+            return Some((looped, named(&device)?));
+        }
+        let whole = device.parent()?;
+        let looped = Self::at(whole)?;
+        // In sectors of 512 bytes, whatever the device's own are.
+        let bytes = |name: &str| Some(number_in(&device.join(name))?.saturating_mul(512));
+        let from = looped.from.saturating_add(bytes("start")?);
+        Some((Self { from, length: bytes("size"), ..looped }, named(whole)?))
+    }
+
     /// What sysfs says of the loop device that it has in this directory.
     fn at(directory: &Path) -> Option<Self> {
-        let file = backing_file(directory)?.metadata().ok()?;
-        let bytes = |name: &str| -> Option<u64> {
-            fs::read_to_string(directory.join("loop").join(name)).ok()?.trim().parse().ok()
-        };
+        let file = identity(&backing_file(directory)?.metadata().ok()?);
+        let bytes = |name: &str| number_in(&directory.join("loop").join(name));
         let length = bytes("sizelimit").filter(|limit| *limit > 0);
-        Some(Self { file: (file.dev(), file.ino()), from: bytes("offset").unwrap_or(0), length })
+        Some(Self { file, from: bytes("offset").unwrap_or(0), length })
     }
 
     /// True if some bytes are behind both.
@@ -62,6 +63,32 @@ impl Looped {
             |a: &Self, b: &Self| a.length.is_some_and(|length| a.from.saturating_add(length) <= b.from);
         self.file == other.file && !ends_before(self, other) && !ends_before(other, self)
     }
+}
+
+/// All loop devices that are over something, and their names.
+fn all() -> impl Iterator<Item = (Looped, PathBuf)> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().filter_map(Result::ok);
+    devices.filter_map(|device| Some((Looped::at(&device.path())?, named(&device.path())?)))
+}
+
+/// The name in `/dev` of what sysfs has in this directory.
+fn named(directory: &Path) -> Option<PathBuf> {
+    Some(Path::new("/dev").join(directory.file_name()?))
+}
+
+/// Where sysfs has the block device with this number.
+fn directory(number: u64) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    Path::new("/sys/dev/block").join(format!("{major}:{minor}"))
+}
+
+/// What is the same for all names of a file or of a block device, and for no other.
+fn identity(file: &Metadata) -> (u64, u64) {
+    if file.file_type().is_block_device() { (file.rdev(), 0) } else { (file.dev(), file.ino()) }
+}
+
+fn number_in(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// What sysfs says of the file behind the device that it has in this directory.

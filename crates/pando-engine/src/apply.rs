@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use pando_format::key::KEY_LENGTH_MAX;
 use pando_format::{KeyRange, Lsn, Msn, Operation, Pending, Tree};
 
 use crate::betree::range_clone::Plan;
+use crate::betree::token::Token;
 use crate::checkpoint::Occasion;
 use crate::log::batch::Record;
 use crate::volume::Volume;
@@ -15,6 +17,40 @@ use crate::{Batch, Error, Result};
 /// True for the operations that take the way of [`Volume::inject_cloning`].
 fn clones(operation: &Operation) -> bool {
     matches!(operation, Operation::MoveRange { .. } | Operation::CloneRange { .. })
+}
+
+/// What comes from where to where by such an operation, and whether it goes from there.
+fn range_of(operation: &Operation) -> Option<(Tree, &Bytes, &Bytes, bool)> {
+    match operation {
+        Operation::MoveRange { tree, from, to } => Some((*tree, from, to, true)),
+        Operation::CloneRange { tree, from, to } => Some((*tree, from, to, false)),
+        _ => None,
+    }
+}
+
+/// The maintenance tokens of both trees. Who has found one taken is woken when they are let go.
+struct Tokens<'a> {
+    volume: &'a Volume,
+    tokens: Option<[Token<'a>; 2]>,
+}
+
+impl<'a> Tokens<'a> {
+    fn wait(volume: &'a Volume) -> Self {
+        let tokens = Tree::ALL.map(|tree| {
+            let maintenance = &volume.root(tree).maintenance;
+            // Not before it waits for this very token: who pauses for it would find nobody to give it to.
+            let _waiting = maintenance.announce_clone();
+            maintenance.wait()
+        });
+        Self { volume, tokens: Some(tokens) }
+    }
+}
+
+impl Drop for Tokens<'_> {
+    fn drop(&mut self) {
+        self.tokens = None;
+        self.volume.wake_turned_away();
+    }
 }
 
 impl Volume {
@@ -130,33 +166,15 @@ impl Volume {
         record: Record,
         (reclaims, frees): (bool, u64),
     ) -> Result<Lsn> {
-        let result = self.apply_in_order(operations, record, (reclaims, frees));
-        self.wake_turned_away();
-        result
-    }
-
-    fn apply_in_order(
-        &self,
-        operations: &[Operation],
-        record: Record,
-        (reclaims, frees): (bool, u64),
-    ) -> Result<Lsn> {
         let bytes = record.bytes();
         let mut large = None;
         loop {
             // Which nodes there are must not change between plan and surgery (TREE-2).
-            let tokens = large.map(|_| {
-                Tree::ALL.map(|tree| {
-                    let maintenance = &self.root(tree).maintenance;
-                    // Not before it waits for this very token: who pauses for it would find nobody to give it to.
-                    let _waiting = maintenance.announce_clone();
-                    maintenance.wait()
-                })
-            });
+            let tokens = large.is_some().then(|| Tokens::wait(self));
             let mut sequencer = self.sequencer.lock();
             if !self.log.room_for(bytes) {
-                drop((sequencer, tokens));
-                self.wake_turned_away();
+                drop(sequencer);
+                drop(tokens);
                 self.check_writable()?;
                 self.wait_for_log_room()?;
                 continue;
@@ -188,10 +206,8 @@ impl Volume {
     fn plan_copies(&self, operations: &[Operation]) -> Result<std::result::Result<Vec<Plan>, usize>> {
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
-            if let Operation::MoveRange { tree, from, to } | Operation::CloneRange { tree, from, to } =
-                operation
-            {
-                match self.plan_copy(*tree, from, to)? {
+            if let Some((tree, from, to, goes)) = range_of(operation) {
+                match self.plan_copy(tree, from, to, goes)? {
                     Some(plan) => plans.push(plan),
                     None => return Ok(Err(index)),
                 }
@@ -204,10 +220,12 @@ impl Volume {
     fn plan(&self, operations: &[Operation], large: Option<usize>) -> Result<Vec<Plan>> {
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
-            if let Operation::MoveRange { tree, from, to } | Operation::CloneRange { tree, from, to } =
-                operation
-            {
-                plans.push(self.plan_clone(*tree, from, to, large == Some(index))?);
+            if let Some((tree, from, to, goes)) = range_of(operation) {
+                let copy = if large == Some(index) { None } else { self.plan_copy(tree, from, to, goes)? };
+                plans.push(match copy {
+                    Some(plan) => plan,
+                    None => self.plan_gotos(tree, from, to)?,
+                });
             }
         }
         Ok(plans)

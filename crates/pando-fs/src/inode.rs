@@ -50,32 +50,39 @@ pub(crate) enum Place {
 /// What the state lock protects.
 pub(crate) struct State {
     pub(crate) record: Record,
-    /// The latest search for data or a hole. A miss cuts a search off, and beginning anew each time might never end in a file
-    /// larger than memory.
-    pub(crate) search: Option<Search>,
+    pub(crate) searches: Searches,
 }
 
-/// How far a search in a file has got.
-pub(crate) struct Search {
-    pub(crate) what: Seek,
-    /// Blocks in which there is nothing of what is looked for.
-    pub(crate) without: Range<u64>,
+/// How far the latest search for data has got in a file, and that for a hole: blocks in which there is nothing of what was looked for. A
+/// miss cuts a search off, and beginning anew each time might never end in a file larger than memory.
+#[derive(Default)]
+pub(crate) struct Searches {
+    data: Range<u64>,
+    hole: Range<u64>,
 }
 
-impl Search {
-    /// Where a search for something from a block on begins.
-    pub(crate) fn start(latest: Option<&Self>, what: Seek, from: u64) -> u64 {
-        let here = latest.filter(|latest| {
-            latest.what == what && (latest.without.start..=latest.without.end).contains(&from)
-        });
-        here.map_or(from, |latest| latest.without.end)
+impl Searches {
+    /// Where a search from a block on begins.
+    pub(crate) fn start(&self, what: Seek, from: u64) -> u64 {
+        let without = match what {
+            Seek::Data => &self.data,
+            Seek::Hole => &self.hole,
+        };
+        if without.contains(&from) { without.end } else { from }
+    }
+
+    pub(crate) fn note(&mut self, what: Seek, without: Range<u64>) {
+        match what {
+            Seek::Data => self.data = without,
+            Seek::Hole => self.hole = without,
+        }
     }
 }
 
 impl State {
     /// Replaces the record; the data may have changed with it.
     pub(crate) fn set_record(&mut self, record: Record) {
-        *self = Self { record, search: None };
+        *self = Self { record, searches: Searches::default() };
     }
 }
 
@@ -143,7 +150,7 @@ impl Inode {
             path: Mutex::new(None),
             names,
             lost_a_name: AtomicBool::new(false),
-            state: locks::RwLock::new(Rank::State, number, State { record, search: None }),
+            state: locks::RwLock::new(Rank::State, number, State { record, searches: Searches::default() }),
         })
     }
 

@@ -1,10 +1,10 @@
 //! Holes and copies: fallocate, lseek for data and holes, copy_file_range.
 
 use bytes::Bytes;
-use pando_engine::{Batch, ScanLimit, Tree};
+use pando_engine::{Batch, Bound, ScanLimit, Tree};
 
 use crate::file::{BLOCK, Edit, SIZE_MAX, check_regular, check_size};
-use crate::inode::{Search, State, States};
+use crate::inode::{State, States};
 use crate::operations::{AllocateMode, InodeNumber, Seek};
 use crate::schema::key;
 use crate::{Error, FileSystem, Result};
@@ -133,7 +133,7 @@ impl FileSystem {
 
     fn seek_data(&self, prefix: &[u8], offset: u64, state: &mut State) -> Result<u64> {
         let first = offset / BLOCK;
-        let from = Search::start(state.search.as_ref(), Seek::Data, first);
+        let from = state.searches.start(Seek::Data, first);
         let mut range = Some(key::block_range(prefix, from, state.record.size.div_ceil(BLOCK)));
         while let Some(part) = range {
             let scan = self.store.scan(Tree::Data, &part, ScanLimit { entries: 1, bytes: 1 })?;
@@ -143,7 +143,7 @@ impl FileSystem {
             }
             range = scan.rest;
             if let Some(next) = range.as_ref().and_then(|rest| key::block_behind(prefix, &rest.lower)) {
-                state.search = Some(Search { what: Seek::Data, without: first..next.max(from) });
+                state.searches.note(Seek::Data, first..next.max(from));
             }
         }
         Err(Error::NoData)
@@ -151,7 +151,7 @@ impl FileSystem {
 
     /// The first block from `first` on that is not there.
     fn seek_hole(&self, prefix: &[u8], first: u64, state: &mut State) -> Result<u64> {
-        let mut expected = Search::start(state.search.as_ref(), Seek::Hole, first);
+        let mut expected = state.searches.start(Seek::Hole, first);
         let mut range = Some(key::block_range(prefix, expected, state.record.size.div_ceil(BLOCK)));
         while let Some(part) = range {
             let scan = self.store.scan(Tree::Data, &part, ScanLimit { entries: 1024, bytes: usize::MAX })?;
@@ -161,8 +161,13 @@ impl FileSystem {
                 }
                 expected += 1;
             }
-            state.search = Some(Search { what: Seek::Hole, without: first..expected });
+            state.searches.note(Seek::Hole, first..expected);
             range = scan.rest;
+            // Nothing is there up to where the rest begins, and what is behind it says nothing more.
+            let border = Bound::before(key::block_key(prefix, expected));
+            if range.as_ref().is_some_and(|rest| rest.lower > border) {
+                return Ok(expected);
+            }
         }
         Ok(expected)
     }

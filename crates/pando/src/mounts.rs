@@ -52,7 +52,7 @@ pub fn user_of(path: &Path) -> Option<String> {
             user.mountpoint.display()
         ));
     }
-    let device = loops::over(metadata.dev(), metadata.ino())?;
+    let device = loops::over(&metadata)?;
     Some(format!("it is attached to {}", device.display()))
 }
 

@@ -1,6 +1,7 @@
 //! Each test of reads and writes runs on a file and, where root may set one up, on a loop device, with io_uring and
 //! with threads.
 
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use super::*;
@@ -85,6 +86,41 @@ fn one_of_two_loop_devices_over_a_file_is_opened() {
     assert!(open(&back, Access::Exclusive).is_ok() && is_refused(&one, Access::Exclusive));
     drop(device);
     assert!(open(&one, Access::Exclusive).is_ok());
+    // A loop device may be over a block device, too.
+    let Some(above) = LoopDevice::attach(Path::new(&one.0)) else { return };
+    assert!(is_refused(&one, Access::Exclusive));
+    assert!(open(&above, Access::Exclusive).is_ok());
+}
+
+#[test]
+fn one_of_two_names_of_a_partition_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    drop(FileDevice::create(&image, CAPACITY).unwrap());
+    // A partition table with two partitions of Linux, from 1 MiB and from 4 MiB on.
+    let mut table = vec![0; 512];
+    for (entry, (start, sectors)) in [(446, (2048_u32, 4096_u32)), (462, (8192, 4096))] {
+        table[entry + 4] = 0x83;
+        table[entry + 8..entry + 12].copy_from_slice(&start.to_le_bytes());
+        table[entry + 12..entry + 16].copy_from_slice(&sectors.to_le_bytes());
+    }
+    table[510..].copy_from_slice(&[0x55, 0xaa]);
+    std::fs::OpenOptions::new().write(true).open(&image).unwrap().write_all_at(&table, 0).unwrap();
+    let attach = || LoopDevice::attach_with(&["--partscan"], &image);
+    let (Some(one), Some(other)) = (attach(), attach()) else {
+        println!("skipped: losetup refused");
+        return;
+    };
+    let open =
+        |looped: &LoopDevice, part| FileDevice::open(format!("{}p{part}", looped.0), Access::Exclusive);
+    let Ok(device) = open(&one, 1) else {
+        println!("skipped: the kernel makes no partitions of loop devices, or no names for them");
+        return;
+    };
+    assert!(open(&one, 2).is_ok(), "the other partition of the same device");
+    assert!(matches!(open(&other, 1), Err(DeviceError::InUse { .. })));
+    drop(device);
+    assert!(open(&other, 1).is_ok());
 }
 
 fn block_filled_with(fill: u8) -> Bytes {

@@ -71,13 +71,10 @@ impl Plan {
 }
 
 impl Volume {
-    /// How the keys below `from` come below `to`, or [`Error::Miss`]. The caller holds the sequencer and the maintenance token.
-    pub(crate) fn plan_clone(&self, tree: Tree, from: &Bytes, to: &Bytes, is_large: bool) -> Result<Plan> {
-        if !is_large && let Some(plan) = self.plan_copy(tree, from, to)? {
-            return Ok(plan);
-        }
+    /// How the keys below `from` come below `to` by gotos, or [`Error::Miss`]. The caller holds the sequencer and the maintenance token.
+    pub(crate) fn plan_gotos(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Plan> {
         loop {
-            if let Some(way) = self.plan_gotos(tree, from, to)? {
+            if let Some(way) = self.gotos(tree, from, to)? {
                 return Ok(Plan { tree, to: to.clone(), way });
             }
             // Too much waits in the root, which cannot be named from within itself (BT-3).
@@ -130,23 +127,31 @@ impl Volume {
         self.holds_more((&next, Some(state.height - 1)), &below, range, limit)
     }
 
-    /// The keys below `from` and their values, below `to`, if they are few enough for that. The caller holds the sequencer.
-    pub(crate) fn plan_copy(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Option<Plan>> {
+    /// The keys below `from` and their values, below `to`, if they are few enough for that; more of them if they move (`goes`). The caller
+    /// holds the sequencer.
+    pub(crate) fn plan_copy(&self, tree: Tree, from: &Bytes, to: &Bytes, goes: bool) -> Result<Option<Plan>> {
         let limit = self.options.copied_bytes.unwrap_or(self.shape.node_bytes / COPIED_PART);
-        if self.is_surely_larger(tree, from, limit) {
+        let is_large = self.is_surely_larger(tree, from, limit);
+        // What stays where it was had better be shared.
+        let most = if goes && tree == Tree::Data { limit * COPIED_BLOCKS } else { limit };
+        if is_large && (most == limit || self.is_surely_larger(tree, from, most)) {
             return Ok(None);
         }
-        let limit = ScanLimit { entries: usize::MAX, bytes: limit };
-        let mut out = Collector::new(Direction::Forward, limit);
+        let longer = to.len().saturating_sub(from.len());
+        let mut out = Collector::new(Direction::Forward, ScanLimit { entries: usize::MAX, bytes: most });
         let mut left = Some(KeyRange::prefix(from.clone()));
         while let Some(range) = left {
             left = match self.collect(tree, &range, &mut out) {
-                // Nearly all of it is deleted, and has to be read nevertheless. What was read first goes when much more is, and the next
-                // attempt would find that missing.
-                Err(Error::Miss(_)) if out.pieces > COPIED_PIECES_MAX => return Ok(None),
+                // Not worth a read. Nor is what is nearly all deleted: what was read first goes when much more is, and the next attempt would
+                // find that missing.
+                Err(Error::Miss(_)) if is_large || out.bytes > limit || out.pieces > COPIED_PIECES_MAX => {
+                    return Ok(None);
+                }
                 left => left?,
             };
-            if out.is_full() {
+            // With its new prefix each key may be longer by a quarter of a MiB.
+            let bytes = out.bytes.saturating_add(out.entries.len() * longer);
+            if bytes >= most || bytes >= limit && out.entries.len() > COPIED_BLOCKS_MAX {
                 return Ok(None);
             }
         }
@@ -157,7 +162,7 @@ impl Volume {
 
     /// Descends as far as one node holds all of the range and few messages would have to come along. `None` if that is not even
     /// past the root.
-    fn plan_gotos(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Option<Way>> {
+    fn gotos(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Option<Way>> {
         let range = KeyRange::prefix(from.clone());
         let carried_max = match self.root(tree).wounds.lock().ranges.contains(&range) {
             true => CARRIED_AGAIN_MAX,
@@ -288,6 +293,13 @@ impl Volume {
 
 /// A range of up to this part of a node is copied: 64 KiB as a rule, measured with `examples/small_moves.rs` (docs/internals/engine.md).
 const COPIED_PART: usize = 64;
+
+/// So many times as much moves by copy where it is blocks of files that are in memory: 1 MiB as a rule. Values are not copied with their
+/// keys, so it takes little time, and nothing has to be healed.
+const COPIED_BLOCKS: usize = 16;
+
+/// More of them do not: each takes a fraction of a microsecond.
+const COPIED_BLOCKS_MAX: usize = 256;
 
 /// A range that lies in more pieces than these, as deleted keys between its own make it, is not read for a copy.
 const COPIED_PIECES_MAX: usize = 64;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pando_format::{KeyRange, NodeId, Tree};
 
 use super::interior::Child;
+use super::lifting::first_key;
 use super::node::{Body, NodeRef};
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -56,7 +57,8 @@ impl Stop<'_> {
 
     /// The key at which an edge begins, or at which it is looked at.
     fn at(&self, index: usize) -> Bytes {
-        let lower = self.node.state.read().interior().bounds_of(index, self.own).lower.bytes;
+        let lower = self.node.state.read().interior().bounds_of(index, self.own).lower;
+        let lower = first_key(&lower).unwrap_or(lower.bytes);
         [self.lifted, self.from.max(&lower)].concat().into()
     }
 }

@@ -49,7 +49,7 @@ pub(crate) const HEALING_DUE: usize = 1000;
 
 /// So many moves by copy are healed behind a goto. What a copy leaves behind is no more than what deleting so few keys leaves, but other
 /// gotos may come to lead to it. Where names of files change and nothing else, as where mail is delivered, nothing has to be healed.
-const COPIES_HEALED: usize = 1000;
+const COPIES_HEALED: usize = 64;
 
 /// Eight ranges are healed together; a move counts for both of its own.
 const FRESH_WEIGHT: usize = 125;
