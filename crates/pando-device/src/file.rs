@@ -149,7 +149,7 @@ impl FileDevice {
         let is_below_loops = while_busy(true, look).is_err();
         let used_by_other_name = is_below_loops
             || is_block_device
-                && (loops::behind(status.rdev()).is_some_and(|file| is_locked(&file, access))
+                && (loops::behind(status.rdev()).is_some_and(|file| is_claimed(&file, access))
                     || loops::beside(status.rdev()).iter().any(|device| is_claimed(device, access)));
         if used_by_other_name {
             return Err(failed(Errno::BUSY));
@@ -319,7 +319,7 @@ fn lock(file: &OwnedFd, access: Access, is_block_device: bool) -> Result<(), Err
 /// How to open what is only looked at.
 const LOOK: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// As [`is_locked`], of a block device, which the kernel's own file systems claim without a lock.
+/// As [`is_locked`], of what may be a block device, which the kernel's own file systems claim without a lock.
 fn is_claimed(path: &Path, access: Access) -> bool {
     let claim = || rustix::fs::open(path, LOOK | OFlags::EXCL, Mode::empty());
     while_busy(true, claim).is_err_and(|code| code == Errno::BUSY) || is_locked(path, access)

@@ -19,13 +19,19 @@ fn clones(operation: &Operation) -> bool {
     matches!(operation, Operation::MoveRange { .. } | Operation::CloneRange { .. })
 }
 
-/// What comes from where to where by such an operation, and whether it goes from there.
-fn range_of(operation: &Operation) -> Option<(Tree, &Bytes, &Bytes, bool)> {
+/// What comes from where to where by such an operation.
+fn range_of(operation: &Operation) -> Option<(Tree, &Bytes, &Bytes)> {
     match operation {
-        Operation::MoveRange { tree, from, to } => Some((*tree, from, to, true)),
-        Operation::CloneRange { tree, from, to } => Some((*tree, from, to, false)),
+        Operation::MoveRange { tree, from, to } | Operation::CloneRange { tree, from, to } => {
+            Some((*tree, from, to))
+        }
         _ => None,
     }
+}
+
+/// Bytes of blocks that it may copy, of those that are left to the batch. What stays where it was had better be shared.
+fn movable(operation: &Operation, left: usize) -> usize {
+    if matches!(operation, Operation::MoveRange { tree: Tree::Data, .. }) { left } else { 0 }
 }
 
 /// The maintenance tokens of both trees. Who has found one taken is woken when they are let go.
@@ -181,7 +187,7 @@ impl Volume {
             }
             let plans = match large {
                 Some(large) => self.plan(operations, Some(large))?,
-                None => match self.plan_copies(operations)? {
+                None => match self.plan_copies(operations, self.blocks_max(reclaims))? {
                     Ok(plans) => plans,
                     Err(index) => {
                         large = Some(index);
@@ -203,12 +209,20 @@ impl Volume {
 
     /// What the moves and clones among the operations come down to if each is a copy, for which nobody has to keep the nodes as they
     /// are; else the first that is not, by its place among the operations.
-    fn plan_copies(&self, operations: &[Operation]) -> Result<std::result::Result<Vec<Plan>, usize>> {
+    fn plan_copies(
+        &self,
+        operations: &[Operation],
+        blocks_max: usize,
+    ) -> Result<std::result::Result<Vec<Plan>, usize>> {
+        let mut blocks_left = blocks_max;
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
-            if let Some((tree, from, to, goes)) = range_of(operation) {
-                match self.plan_copy(tree, from, to, goes)? {
-                    Some(plan) => plans.push(plan),
+            if let Some((tree, from, to)) = range_of(operation) {
+                match self.plan_copy(tree, from, to, movable(operation, blocks_left))? {
+                    Some(plan) => {
+                        blocks_left = blocks_left.saturating_sub(plan.copied().unwrap_or(0));
+                        plans.push(plan);
+                    }
                     None => return Ok(Err(index)),
                 }
             }
@@ -216,12 +230,13 @@ impl Volume {
         Ok(Ok(plans))
     }
 
-    /// What the moves and clones among the operations come down to, in their order. One of them may be known to be large.
+    /// What the moves and clones among the operations come down to, in their order, copies of few bytes or gotos. One of them may be known to
+    /// be large.
     fn plan(&self, operations: &[Operation], large: Option<usize>) -> Result<Vec<Plan>> {
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
-            if let Some((tree, from, to, goes)) = range_of(operation) {
-                let copy = if large == Some(index) { None } else { self.plan_copy(tree, from, to, goes)? };
+            if let Some((tree, from, to)) = range_of(operation) {
+                let copy = if large == Some(index) { None } else { self.plan_copy(tree, from, to, 0)? };
                 plans.push(match copy {
                     Some(plan) => plan,
                     None => self.plan_gotos(tree, from, to)?,
@@ -231,13 +246,22 @@ impl Volume {
         Ok(plans)
     }
 
+    /// Bytes of blocks that a batch may move by copy: none where space is short, since a goto takes nearly none, and none of what is to
+    /// free space, which comes in without being asked for it.
+    pub(crate) fn blocks_max(&self, reclaims: bool) -> usize {
+        let most = self.copied_blocks();
+        let counters = self.allocator.counters();
+        let has_space = counters.usable >= self.space_needed() + space_for(most as u64);
+        if has_space && !reclaims { most } else { 0 }
+    }
+
     /// The messages of a record that moves or clones ranges, in the caller's hold of the sequencer and, unless all are copies, of both
     /// maintenance tokens.
     fn inject_cloning(&self, operations: &[Operation], plans: Vec<Plan>, lsn: Lsn) {
         // What the plans lead to must outlive what goes before they are carried out.
         let held: Vec<_> = plans.iter().flat_map(Plan::targets).collect();
         self.settle([], held.iter().copied());
-        let by_goto: Vec<_> = plans.iter().map(Plan::is_goto).collect();
+        let copied: Vec<_> = plans.iter().map(Plan::copied).collect();
         let mut plans = plans.into_iter();
         let mut emptied = false;
         for (sub, operation) in (0..).zip(operations) {
@@ -248,12 +272,21 @@ impl Volume {
             }
             if !emptied {
                 emptied = true;
-                for (operation, by_goto) in operations.iter().filter(|at| clones(at)).zip(&by_goto) {
+                for (operation, copied) in operations.iter().filter(|at| clones(at)).zip(&copied) {
                     if let Operation::MoveRange { tree, from, .. } = operation {
                         let from = KeyRange::prefix(from.clone());
-                        self.inject_range(*tree, &from, msn);
+                        let met = self.inject_range(*tree, &from, msn);
                         let mut wounds = self.root(*tree).wounds.lock();
-                        if *by_goto { wounds.add(from) } else { wounds.add_copied(from) }
+                        match copied {
+                            None => wounds.add(from),
+                            Some(bytes) => {
+                                wounds.add_copied(from);
+                                // The rest lies in leaves until the delete comes down to them.
+                                let dead = bytes.saturating_sub(met) as u64;
+                                self.ballast.add(dead);
+                                self.dead_bytes.fetch_add(dead, Ordering::Relaxed);
+                            }
+                        }
                     }
                 }
             }

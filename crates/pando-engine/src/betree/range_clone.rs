@@ -52,9 +52,12 @@ impl Plan {
         bytes as u64
     }
 
-    /// True if keys will be seen through a goto, and none are copied.
-    pub(crate) fn is_goto(&self) -> bool {
-        matches!(self.way, Way::Clone { .. })
+    /// Bytes of the values that are copied; none if keys will be seen through a goto.
+    pub(crate) fn copied(&self) -> Option<usize> {
+        match &self.way {
+            Way::Copy(entries) => Some(entries.iter().map(|(_, value)| value.len()).sum()),
+            Way::Clone { .. } => None,
+        }
     }
 
     /// The nodes that it will name: they must not go before.
@@ -127,18 +130,32 @@ impl Volume {
         self.holds_more((&next, Some(state.height - 1)), &below, range, limit)
     }
 
-    /// The keys below `from` and their values, below `to`, if they are few enough for that; more of them if they move (`goes`). The caller
-    /// holds the sequencer.
-    pub(crate) fn plan_copy(&self, tree: Tree, from: &Bytes, to: &Bytes, goes: bool) -> Result<Option<Plan>> {
-        let limit = self.options.copied_bytes.unwrap_or(self.shape.node_bytes / COPIED_PART);
+    /// Bytes of blocks that one batch moves by copy at most, beside ranges that are copied in any case.
+    pub(crate) fn copied_blocks(&self) -> usize {
+        self.copied_bytes().saturating_mul(COPIED_BLOCKS)
+    }
+
+    fn copied_bytes(&self) -> usize {
+        self.options.copied_bytes.unwrap_or(self.shape.node_bytes / COPIED_PART)
+    }
+
+    /// The keys below `from` and their values, below `to`, if they are few enough for that. Blocks that are in memory may have `blocks_max`
+    /// bytes. The caller holds the sequencer.
+    pub(crate) fn plan_copy(
+        &self,
+        tree: Tree,
+        from: &Bytes,
+        to: &Bytes,
+        blocks_max: usize,
+    ) -> Result<Option<Plan>> {
+        let limit = self.copied_bytes();
+        let most = limit.max(blocks_max);
         let is_large = self.is_surely_larger(tree, from, limit);
-        // What stays where it was had better be shared.
-        let most = if goes && tree == Tree::Data { limit * COPIED_BLOCKS } else { limit };
         if is_large && (most == limit || self.is_surely_larger(tree, from, most)) {
             return Ok(None);
         }
         let longer = to.len().saturating_sub(from.len());
-        let mut out = Collector::new(Direction::Forward, ScanLimit { entries: usize::MAX, bytes: most });
+        let mut out = Collector::new(Direction::Forward, ScanLimit { entries: usize::MAX, bytes: limit });
         let mut left = Some(KeyRange::prefix(from.clone()));
         while let Some(range) = left {
             left = match self.collect(tree, &range, &mut out) {
@@ -153,6 +170,9 @@ impl Volume {
             let bytes = out.bytes.saturating_add(out.entries.len() * longer);
             if bytes >= most || bytes >= limit && out.entries.len() > COPIED_BLOCKS_MAX {
                 return Ok(None);
+            }
+            if out.bytes >= limit {
+                out.limit = ScanLimit { entries: COPIED_BLOCKS_MAX + 1, bytes: most };
             }
         }
         let entries = out.entries.into_iter();
@@ -294,7 +314,7 @@ impl Volume {
 /// A range of up to this part of a node is copied: 64 KiB as a rule, measured with `examples/small_moves.rs` (docs/internals/engine.md).
 const COPIED_PART: usize = 64;
 
-/// So many times as much moves by copy where it is blocks of files that are in memory: 1 MiB as a rule. Values are not copied with their
+/// So many times as much moves by copy where it is blocks of files that are in memory: not quite 1 MiB of them as a rule. Values are not copied with their
 /// keys, so it takes little time, and nothing has to be healed.
 const COPIED_BLOCKS: usize = 16;
 

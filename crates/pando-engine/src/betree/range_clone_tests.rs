@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pando_device::MemoryDevice;
 use pando_format::{Bound, Tree};
 
+use crate::small_volume::{manual, volume_on};
 use crate::{Background, Batch, Direction, Engine, Error, FormatOptions, KeyRange, Options, ScanLimit};
 
 /// Messages that do not come along with a clone, a few more than that takes.
@@ -159,5 +161,94 @@ fn a_range_that_is_mostly_deleted_is_not_read_for_a_copy() {
     let copies: Vec<_> =
         model.iter().map(|(key, value)| ([b"to", &key[4..]].concat(), value.clone())).collect();
     model.extend(copies);
+    assert_sound(&engine, &model);
+}
+
+/// Blocks of files, ten to a file, as many bytes as a move copies only if they are in memory and there is space for them.
+fn files(device: &Arc<MemoryDevice>, count: u32) -> (Engine, Map) {
+    let engine = volume_on(device);
+    let mut model = Map::new();
+    for file in 0..count {
+        for number in 0..10 {
+            put(&engine, &mut model, block(&file_name(file), number), vec![number as u8; 1000]);
+        }
+    }
+    while engine.background_step().unwrap() {}
+    engine.checkpoint().unwrap();
+    assert!(engine.volume().shape.node_bytes / 64 < 10_000 && engine.volume().copied_blocks() > 10_000);
+    (engine, model)
+}
+
+fn file_name(file: u32) -> Vec<u8> {
+    format!("file {file:04}/").into_bytes()
+}
+
+fn block(name: &[u8], number: u32) -> Vec<u8> {
+    [name, &number.to_be_bytes()].concat()
+}
+
+/// Gives files other names, in one batch, and returns how many went by copy and by goto.
+fn rename(engine: &Engine, model: &mut Map, files: Range<u32>) -> (u64, u64) {
+    let before = engine.stats();
+    let mut batch = Batch::new();
+    for (from, to) in files.map(|file| (file_name(file), [b"new ", &file_name(file)[..]].concat())) {
+        batch.move_range(Tree::Data, from.clone(), to.clone());
+        for number in 0..10 {
+            let value = model.remove(&block(&from, number)).unwrap();
+            model.insert(block(&to, number), value);
+        }
+    }
+    engine.changing(0, || engine.apply(batch.clone())).unwrap();
+    let after = engine.stats();
+    (after.ranges_copied - before.ranges_copied, after.ranges_cloned - before.ranges_cloned)
+}
+
+#[test]
+fn blocks_in_memory_move_by_copy_where_there_is_space() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let (engine, mut model) = files(&device, 100);
+    let dead = || engine.volume().dead_bytes.load(Ordering::Relaxed);
+    let before = dead();
+    assert_eq!(rename(&engine, &mut model, 0..1), (1, 0));
+    assert_eq!(dead() - before, 10_000, "what the leaves hold of it until the delete is down");
+    // One batch copies no more than one range may have.
+    assert_eq!(rename(&engine, &mut model, 1..4), (0, 3));
+
+    // No more space is given than there is, and none to what is to free some.
+    let volume = engine.volume();
+    let spare = volume.allocator.counters().usable - volume.space_needed();
+    assert_eq!((volume.blocks_max(false), volume.blocks_max(true)), (volume.copied_blocks(), 0));
+    volume.bound_bytes.fetch_add(spare - 17_000, Ordering::Relaxed);
+    assert_eq!(volume.blocks_max(false), 0);
+    volume.bound_bytes.fetch_sub(spare - 17_000, Ordering::Relaxed);
+    assert_eq!(rename(&engine, &mut model, 4..5), (1, 0));
+    assert_sound(&engine, &model);
+
+    // A recovery has the more to write, and no more space.
+    engine.sync().unwrap();
+    drop(engine);
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    assert_eq!((engine.stats().ranges_copied, engine.stats().ranges_cloned), (0, 5));
+    assert_sound(&engine, &model);
+    engine.close().unwrap();
+    drop(engine);
+
+    // What is not in memory is not read for it.
+    let engine = Engine::open(device, manual()).unwrap();
+    assert_eq!(rename(&engine, &mut model, 50..51), (0, 1));
+    assert_sound(&engine, &model);
+}
+
+#[test]
+fn clones_of_blocks_share_them() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let (engine, mut model) = files(&device, 100);
+    let mut batch = Batch::new();
+    batch.clone_range(Tree::Data, file_name(7), &b"clone/"[..]);
+    engine.changing(0, || engine.apply(batch.clone())).unwrap();
+    assert_eq!((engine.stats().ranges_copied, engine.stats().ranges_cloned), (0, 1));
+    for number in 0..10 {
+        model.insert(block(b"clone/", number), vec![number as u8; 1000]);
+    }
     assert_sound(&engine, &model);
 }
