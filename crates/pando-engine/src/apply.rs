@@ -251,7 +251,9 @@ impl Volume {
     pub(crate) fn blocks_max(&self, reclaims: bool) -> usize {
         let most = self.copied_blocks();
         let counters = self.allocator.counters();
-        let has_space = counters.usable >= self.space_needed() + space_for(most as u64);
+        // What they leave is free only once deletes are down, which is seen to before a volume is full.
+        let margin = counters.capacity / 64 + space_for(most as u64);
+        let has_space = counters.usable >= self.space_needed() + margin;
         if has_space && !reclaims { most } else { 0 }
     }
 
@@ -275,17 +277,15 @@ impl Volume {
                 for (operation, copied) in operations.iter().filter(|at| clones(at)).zip(&copied) {
                     if let Operation::MoveRange { tree, from, .. } = operation {
                         let from = KeyRange::prefix(from.clone());
+                        // Before the delete, which finds the rest of it in leaves, where it comes down later.
+                        self.ballast.add(copied.unwrap_or(0) as u64);
                         let met = self.inject_range(*tree, &from, msn);
                         let mut wounds = self.root(*tree).wounds.lock();
-                        match copied {
-                            None => wounds.add(from),
-                            Some(bytes) => {
-                                wounds.add_copied(from);
-                                // The rest lies in leaves until the delete comes down to them.
-                                let dead = bytes.saturating_sub(met) as u64;
-                                self.ballast.add(dead);
-                                self.dead_bytes.fetch_add(dead, Ordering::Relaxed);
-                            }
+                        if let Some(bytes) = copied {
+                            wounds.add_copied(from);
+                            self.ballast.shed(met.min(*bytes) as u64);
+                        } else {
+                            wounds.add(from);
                         }
                     }
                 }
