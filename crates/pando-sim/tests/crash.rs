@@ -126,7 +126,7 @@ fn every_crash_during_reclamation_leaves_a_prefix() {
         ..Mix::CRASHES
     };
     let plan = Plan { mix, states_every: 60, crash_recovery_every: 300, go_on_every: 30 };
-    let report = check(6, &plan);
+    let report = check(8, &plan);
     let all = [
         "a goto was flushed, then cut",
         "a goto was flushed, its checkpoint cut",
