@@ -16,7 +16,7 @@ use crate::{Batch, Error, Result};
 
 /// True for the operations that take the way of [`Volume::inject_cloning`].
 fn clones(operation: &Operation) -> bool {
-    matches!(operation, Operation::MoveRange { .. } | Operation::CloneRange { .. })
+    range_of(operation).is_some()
 }
 
 /// What comes from where to where by such an operation.
@@ -116,7 +116,7 @@ impl Volume {
     pub(crate) fn replay_record(&self, lsn: Lsn, operations: &[Operation]) -> Result<()> {
         if operations.iter().any(clones) {
             return self.waiting(|| {
-                let _tokens = Tree::ALL.map(|tree| self.root(tree).maintenance.wait());
+                let _tokens = Tokens::wait(self);
                 let mut sequencer = self.sequencer.lock();
                 let plans = self.plan(operations, None)?;
                 self.inject_cloning(operations, plans, lsn);

@@ -100,10 +100,10 @@ impl Volume {
         let began = self.ballast.count();
         let mut pass = pass.unwrap_or(Pass { began, done: 0, from: Bytes::new() });
         let mut walk = Walk {
-            may_pause: true,
             for_space: false,
             steps_left: Cell::new(BALLAST_STEPS_MAX),
             from: RefCell::new(pass.from.clone()),
+            ..Walk::for_space()
         };
         // Where no delete waits, what is still counted was an error.
         let trees = if self.deletes_wait.load(Ordering::Acquire) { &TREES[pass.done..] } else { &[] };

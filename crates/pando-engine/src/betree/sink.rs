@@ -24,6 +24,8 @@ pub(super) struct Walk {
     pub(super) for_space: bool,
     /// Flushes, and nodes that have to be read for it, that it may still make.
     pub(super) steps_left: Cell<usize>,
+    /// Bytes of messages that waited in the root when it began.
+    pub(super) waited: Cell<usize>,
     /// The key at which it begins; once it has ended in part, where that was.
     pub(super) from: RefCell<Bytes>,
 }
@@ -31,7 +33,13 @@ pub(super) struct Walk {
 impl Walk {
     /// One that brings down all there is, from the start.
     pub(super) fn for_space() -> Self {
-        Self { may_pause: true, for_space: true, steps_left: Cell::new(usize::MAX), from: RefCell::default() }
+        Self {
+            may_pause: true,
+            for_space: true,
+            steps_left: Cell::new(usize::MAX),
+            waited: Cell::default(),
+            from: RefCell::default(),
+        }
     }
 
     fn step(&self) {
@@ -156,6 +164,7 @@ impl Volume {
     pub(super) fn sink_with_token(&self, tree: Tree, walk: &Walk) -> Result<Sunk> {
         let root = self.root(tree).read().clone();
         let from = if walk.for_space { Bytes::new() } else { walk.from.take() };
+        walk.waited.set(self.waiting_in_root(tree));
         self.sink_below(&Stop { node: &root, own: &KeyRange::all(), lifted: b"", from: &from }, walk)
     }
 
@@ -258,17 +267,24 @@ impl Volume {
         Ok(())
     }
 
+    /// Bytes of messages in a root.
+    fn waiting_in_root(&self, tree: Tree) -> usize {
+        let root = self.root(tree).read().clone();
+        let state = root.state.read();
+        match &state.body {
+            Body::Leaf(_) => 0,
+            Body::Interior(interior) => interior.buffer_bytes(),
+        }
+    }
+
     /// True if a walk is to end, or to pause.
     fn ends(&self, tree: Tree, walk: &Walk) -> bool {
         let root = self.root(tree);
-        // Messages that come meanwhile are brought down by nobody else, and at four nodes' worth whoever writes waits.
+        // Messages that come meanwhile are brought down by nobody else, and at four nodes' worth whoever writes waits. What had come before,
+        // as at an unmount, is no reason to leave.
         let is_urgent = || {
-            let state = root.read().clone();
-            let waiting = match &state.state.read().body {
-                Body::Leaf(_) => 0,
-                Body::Interior(interior) => interior.buffer_bytes(),
-            };
-            waiting > self.shape.node_bytes * 2
+            let waiting = self.waiting_in_root(tree);
+            waiting > self.shape.node_bytes * 2 && waiting > walk.waited.get()
         };
         walk.steps_left.get() == 0
             || !self.has_space_to_flush()
@@ -352,8 +368,11 @@ impl Volume {
                 let lifted = [lifted, &prefix].concat();
                 let below =
                     self.sink_below(&Stop { node: &child, own: &bounds, lifted: &lifted, from }, walk)?;
-                self.bring_in_shape(node, own, index, &child)?;
-                Ok(below)
+                match self.bring_in_shape(node, own, index, &child) {
+                    // It stays as it is, and what is left to do below it is left to do.
+                    Err(error) if error.is_unreadable() => Ok(below.min(Sunk::Own)),
+                    done => done.map(|()| below),
+                }
             });
             sunk = match below {
                 Ok(below) => below.min(sunk),
