@@ -358,3 +358,24 @@ fn a_walk_for_ballast_goes_on_where_the_last_one_ended() {
     }
     assert_sound(&engine);
 }
+
+#[test]
+fn what_waited_in_a_root_before_keeps_no_walk_from_its_work() {
+    let engine = settled_directories();
+    for directory in (0..100).step_by(2) {
+        delete_directory(&engine, directory);
+    }
+    // As at an unmount: much has come, and nobody brings it down any more.
+    for number in 0..400 {
+        let key = name(number % 100, 1000 + number);
+        let mut batch = Batch::new();
+        batch.put(TREE, key, vec![3; 200]);
+        engine.apply(batch).unwrap();
+    }
+    let waits = engine.volume().root(TREE).read().state.read().interior().buffer_bytes();
+    assert!(waits > engine.volume().shape.node_bytes * 3, "{waits} bytes wait: this proves nothing");
+    let before = waiting(&engine);
+    engine.checkpoint().unwrap();
+    assert!(waiting(&engine) < before / 2, "{before} waited, {} do", waiting(&engine));
+    assert_sound(&engine);
+}
