@@ -211,6 +211,8 @@ fn blocks_in_memory_move_by_copy_where_there_is_space() {
     let before = ballast();
     assert_eq!(rename(&engine, &mut model, 0..1), (1, 0));
     assert_eq!(ballast() - before, 10_000, "what the leaves hold of it until the delete is down");
+    let to_be_healed = || engine.volume().root(Tree::Data).wounds.lock().ranges.len();
+    assert_eq!(to_be_healed(), 0, "no range has come by goto, and a copy leaves what a deletion leaves");
     // One batch copies no more than one range may have.
     assert_eq!(rename(&engine, &mut model, 1..4), (0, 3));
 
