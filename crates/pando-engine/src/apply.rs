@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pando_format::key::KEY_LENGTH_MAX;
 use pando_format::{KeyRange, Lsn, Msn, Operation, Pending, Tree};
 
+use crate::batch::Terms;
 use crate::betree::range_clone::Plan;
 use crate::betree::token::Token;
 use crate::checkpoint::Occasion;
@@ -66,33 +67,34 @@ impl Volume {
         if batch.is_empty() {
             return Ok(*self.sequencer.lock());
         }
-        let bytes: usize = batch.operations.iter().map(Operation::length).sum();
-        for operation in &batch.operations {
+        let Batch { operations, terms } = batch;
+        let bytes: usize = operations.iter().map(Operation::length).sum();
+        for operation in &operations {
             check_keys(operation)?;
         }
-        if !batch.reclaims {
+        if !terms.reclaims {
             self.admit(bytes as u64)?;
         }
-        let operations: Arc<[Operation]> = batch.operations.into();
+        let operations: Arc<[Operation]> = operations.into();
         let record = Record::new(operations.clone());
         if record.bytes() > self.log.record_bytes_max() {
             return Err(Error::TooLarge { what: "a batch of operations" });
         }
         let lsn = if operations.iter().any(clones) {
-            self.apply_cloning(&operations, record, (batch.reclaims, batch.frees))?
+            self.apply_cloning(&operations, record, terms)?
         } else {
             let mut sequencer = self.sequencer_with_room(record.bytes())?;
             let lsn = Lsn(sequencer.0 + 1);
             self.log.append(lsn, record)?;
             *sequencer = lsn;
             // Before the deletes, some of which find what they free above the leaves.
-            self.ballast.add(batch.frees);
+            self.ballast.add(terms.frees);
             for (sub, operation) in (0..).zip(operations.iter()) {
                 self.inject_operation(operation, Msn { lsn: lsn.0, sub });
             }
             lsn
         };
-        self.dead_bytes.fetch_add(batch.frees, Ordering::Relaxed);
+        self.dead_bytes.fetch_add(terms.frees, Ordering::Relaxed);
         self.stats.batches.fetch_add(1, Ordering::Relaxed);
         self.stats.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
         self.wake_workers();
@@ -166,12 +168,7 @@ impl Volume {
 
     /// Applies a batch that moves or clones ranges. [`Error::Miss`] if something it needs is not in memory: nothing has
     /// happened then.
-    fn apply_cloning(
-        &self,
-        operations: &[Operation],
-        record: Record,
-        (reclaims, frees): (bool, u64),
-    ) -> Result<Lsn> {
+    fn apply_cloning(&self, operations: &[Operation], record: Record, terms: Terms) -> Result<Lsn> {
         let bytes = record.bytes();
         let mut large = None;
         loop {
@@ -187,21 +184,22 @@ impl Volume {
             }
             let plans = match large {
                 Some(large) => self.plan(operations, Some(large))?,
-                None => match self.plan_copies(operations, self.blocks_max(reclaims))? {
+                None => match self.plan_copies(operations, self.blocks_max(terms.reclaims))? {
                     Ok(plans) => plans,
+                    Err(_) if terms.copies_only => return Err(Error::NotCopied),
                     Err(index) => {
                         large = Some(index);
                         continue;
                     }
                 },
             };
-            if !reclaims {
+            if !terms.reclaims {
                 self.admit(plans.iter().map(Plan::bytes).sum())?;
             }
             let lsn = Lsn(sequencer.0 + 1);
             self.log.append(lsn, record)?;
             *sequencer = lsn;
-            self.ballast.add(frees);
+            self.ballast.add(terms.frees);
             self.inject_cloning(operations, plans, lsn);
             return Ok(lsn);
         }

@@ -43,7 +43,15 @@ pub fn join(pieces: &[Bytes]) -> Bytes {
 #[derive(Debug, Default, Clone)]
 pub struct Batch {
     pub(crate) operations: Vec<Operation>,
+    pub(crate) terms: Terms,
+}
+
+/// On what terms a batch is applied.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Terms {
     pub(crate) reclaims: bool,
+    pub(crate) copies_only: bool,
+    /// See [`Batch::note_freed`].
     pub(crate) frees: u64,
 }
 
@@ -55,13 +63,19 @@ impl Batch {
 
     /// A batch that only gives space back: it is let through on a full volume.
     pub fn reclaiming() -> Self {
-        Self { reclaims: true, ..Self::default() }
+        Self { terms: Terms { reclaims: true, ..Terms::default() }, ..Self::default() }
+    }
+
+    /// A batch that is applied only if each range that it moves is small and in memory, so that a copy moves it:
+    /// [`Error::NotCopied`](crate::Error::NotCopied) or [`Error::Miss`](crate::Error::Miss) otherwise, and nothing has happened.
+    pub fn copies_only() -> Self {
+        Self { terms: Terms { copies_only: true, ..Terms::default() }, ..Self::default() }
     }
 
     /// Says that the deletes in it free about so many bytes. The engine does not read what it deletes; so it knows when
     /// bringing deletes down to their leaves is worth it.
     pub fn note_freed(&mut self, bytes: u64) {
-        self.frees = self.frees.saturating_add(bytes);
+        self.terms.frees = self.terms.frees.saturating_add(bytes);
     }
 
     /// True if there is nothing to do.

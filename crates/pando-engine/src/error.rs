@@ -46,6 +46,9 @@ pub enum Error {
     Busy,
     /// The volume is full.
     NoSpace,
+    /// A batch that was to be applied only if its moves are copies ([`crate::Batch::copies_only`]), and they are not. Nothing has been
+    /// changed.
+    NotCopied,
     /// The volume takes no changes, since when it was opened so or something failed.
     ReadOnly {
         /// Why.
@@ -95,6 +98,7 @@ impl std::fmt::Display for Error {
             | Self::Invalid { what } => f.write_str(what),
             Self::Busy => f.write_str("there is no space before the next checkpoint"),
             Self::NoSpace => f.write_str("the volume is full"),
+            Self::NotCopied => f.write_str("what is to be moved is too large to be copied"),
             Self::ReadOnly { why } => write!(f, "the volume is read-only: {why}"),
             Self::TooLarge { what } => write!(f, "{what} is too large"),
         }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::homecoming::KnownNames;
 use crate::locks::{self, MutexGuard, Rank, ReadGuard, WriteGuard};
 use crate::names::{NameBudget, Names};
 use crate::operations::{Attributes, FileType, InodeNumber, Seek};
@@ -103,6 +104,8 @@ pub(crate) struct Inode {
     names: Option<Box<locks::Mutex<Names>>>,
     /// See [`Inode::has_lost_a_name`].
     lost_a_name: AtomicBool,
+    /// Of a file with several links.
+    pub(crate) known_names: KnownNames,
     state: locks::RwLock<State>,
 }
 
@@ -150,6 +153,7 @@ impl Inode {
             path: Mutex::new(None),
             names,
             lost_a_name: AtomicBool::new(false),
+            known_names: KnownNames::default(),
             state: locks::RwLock::new(Rank::State, number, State { record, searches: Searches::default() }),
         })
     }

@@ -18,6 +18,7 @@ mod file;
 mod file_system;
 mod frozen;
 mod hash;
+mod homecoming;
 mod inode;
 mod leaving;
 mod link;

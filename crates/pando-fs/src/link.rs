@@ -2,7 +2,7 @@
 //!
 //! The second name of a file moves its record and its data under a key of its own ([`key::linked_key`]); each of its names
 //! holds a redirect from then on, and stands in the list of all redirects, in which those below one directory are one
-//! range. The file stays so when it has one name again. See `docs/internals/file-system-schema.md`.
+//! range. When it has one name again it may go back under that ([`crate::homecoming`]). See `docs/internals/file-system-schema.md`.
 //!
 //! No directory keeps such a file in the table, and the locks of no directory's names keep it as it is. Hence:
 //!
@@ -29,8 +29,9 @@ use crate::{Error, FileSystem, Result};
 /// Most names of a file: what the links of a FUSE reply hold for programs with signed numbers.
 pub const LINKS_MAX: u32 = i32::MAX as u32;
 
-/// An inode found under a name; see LK-2. Drop it before the locks of the name space and of names, and after those
-/// of states: the last reference takes the inode out of the table, and deletes an orphan.
+/// An inode found under a name; see LK-2. The last reference takes the inode out of the table, and deletes an orphan. So drop it after the
+/// locks of states; and either before those of the names it was found among, which keep it from going home ([`crate::homecoming`]), or
+/// when nothing is locked any more.
 pub(crate) struct Found<'a> {
     inode: Arc<Inode>,
     held_in: Option<&'a FileSystem>,
@@ -55,9 +56,10 @@ impl Drop for Found<'_> {
     fn drop(&mut self) {
         if let Some(fs) = self.held_in
             && self.inode.release(1)
+            && !fs.drop_parentless(&self.inode)
         {
-            let dropped = fs.drop_parentless(&self.inode);
-            assert!(dropped, "IN-3: a file that was linked has no parent");
+            // It has gone home.
+            fs.drop_unreferenced(self.inode.clone());
         }
     }
 }
@@ -188,8 +190,9 @@ impl FileSystem {
                 _ => None,
             };
             let new = End::new(&directory, name, *epoch)?;
-            let entry = self.link_locked(&inode, old.as_ref(), &new, names, *epoch)?;
-            break (entry, old.map(|old| old.directory.clone()));
+            if let Some(entry) = self.link_locked(&inode, old.as_ref(), &new, names, *epoch)? {
+                break (entry, old.map(|old| old.directory.clone()));
+            }
         };
         if let Some(parent) = old_parent
             && parent.release(1)
@@ -199,7 +202,8 @@ impl FileSystem {
         Ok(entry)
     }
 
-    /// `old` is the only name the inode has had so far. The directory of `old` is to lose a reference.
+    /// `old` is the only name the inode has had so far. The directory of `old` is to lose a reference. Nothing if the inode has got its only
+    /// name meanwhile.
     fn link_locked(
         &self,
         inode: &Arc<Inode>,
@@ -207,12 +211,15 @@ impl FileSystem {
         new: &End,
         mut names: BothNames,
         epoch: u64,
-    ) -> Result<Entry> {
+    ) -> Result<Option<Entry>> {
         if self.resolve(new.directory, names.to(), &new.path, new.name)?.is_some() {
             return Err(Error::Exists);
         }
         let parked = self.parked.at(&new.key).filter(|orphan| orphan.number != inode.number);
         let mut states = States::lock(parked.iter().chain([inode, new.directory]));
+        if old.is_none() && inode.parent().is_some() {
+            return Ok(None);
+        }
         states.check_attached(new.directory)?;
         states.check_attached(inode)?;
         let before = states.record(inode).clone();
@@ -223,26 +230,41 @@ impl FileSystem {
         let mut batch = Batch::new();
         let evicted = self.evict(&mut batch, &states, &parked);
         let view = new.directory.view().ok_or(Error::Stale)?;
-        // Under its own key it lies in no directory.
-        let number = view.linked_number(inode.number.0);
+        let own = view.linked_key(inode.number.0);
+        let place = if old.is_some() || inode.is_linked() {
+            Place::Linked { key: own.clone(), view: view.clone() }
+        } else {
+            new.place()
+        };
+        let number = match &place {
+            // Under its own key it lies in no directory.
+            Place::Linked { .. } => view.linked_number(inode.number.0),
+            _ => number::stored(inode.number.0, new.directory.delta()),
+        };
         let record =
             Record { number, links: before.links + 1, changed: now, parked: Bytes::new(), ..before.clone() };
-        let own = view.linked_key(inode.number.0);
-        let redirect = redirect_to(inode, &view);
         if inode.is_linked() {
-            batch.update(Tree::Metadata, own.clone(), record.hot_update());
+            batch.update(Tree::Metadata, own, record.hot_update());
         } else {
-            match old {
-                Some(old) => put_redirect(&mut batch, &view, &redirect, &old.key),
-                None => batch.delete(Tree::Metadata, key::orphan_key(inode.number.0)),
-            }
-            let (from, to) = (inode.data_prefix(epoch, &before)?, key::data_prefix(&own));
+            let comes_to = match old {
+                Some(old) => {
+                    put_redirect(&mut batch, &view, &redirect_to(inode, &view), &old.key);
+                    &own
+                }
+                None => {
+                    batch.delete(Tree::Metadata, key::orphan_key(inode.number.0));
+                    &new.key
+                }
+            };
+            let (from, to) = (inode.data_prefix(epoch, &before)?, key::data_prefix(comes_to));
             if before.has_data() && from != to {
                 batch.move_range(Tree::Data, from, to);
             }
-            batch.put(Tree::Metadata, own.clone(), record.encode());
+            batch.put(Tree::Metadata, comes_to.clone(), record.encode());
         }
-        put_redirect(&mut batch, &view, &redirect, &new.key);
+        if matches!(place, Place::Linked { .. }) {
+            put_redirect(&mut batch, &view, &redirect_to(inode, &view), &new.key);
+        }
         let mut directory_record = states.record(new.directory).clone();
         directory_record.entries += 1;
         (directory_record.modified, directory_record.changed) = (now, now);
@@ -257,13 +279,22 @@ impl FileSystem {
         states.set_record(new.directory, directory_record);
         let attributes = record.attributes(inode.number);
         states.set_record(inode, record);
-        inode.set_place(Place::Linked { key: own, view });
-        if let Some(old) = old {
-            names.from.detach(old.name);
+        let new_name = Bytes::copy_from_slice(new.name);
+        names.to_mut().insert(&new_name);
+        if let Place::Named { .. } = place {
+            let held = new.directory.acquire();
+            assert!(held, "IN-2: a directory whose state is locked does not leave the table");
+            names.to_mut().attach(new_name, inode.number);
+        } else {
+            if let Some(old) = old {
+                names.from.detach(old.name);
+                inode.known_names.add(old.directory, old.name);
+            }
+            inode.known_names.add(new.directory, new.name);
         }
-        names.to_mut().insert(&Bytes::copy_from_slice(new.name));
+        inode.set_place(place);
         let held = inode.acquire();
         assert!(held, "IN-2: an inode whose state is locked does not leave the table");
-        Ok(Entry { attributes })
+        Ok(Some(Entry { attributes }))
     }
 }

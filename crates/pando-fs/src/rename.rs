@@ -39,7 +39,7 @@ impl<'a> End<'a> {
         key::subtree_prefix(&key::child_path(&self.path, self.name))
     }
 
-    fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Place {
         Place::Named { parent: self.directory.clone(), name: Bytes::copy_from_slice(self.name) }
     }
 }
@@ -351,6 +351,8 @@ fn place(names: &mut Names, inode: &Arc<Inode>, from: &End, to: &End) -> Option<
     let name = Bytes::copy_from_slice(to.name);
     names.insert(&name);
     if !inode.holds_parent() {
+        inode.known_names.remove(from.directory, from.name);
+        inode.known_names.add(to.directory, to.name);
         return None;
     }
     names.attach(name, inode.number);

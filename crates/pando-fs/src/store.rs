@@ -93,11 +93,26 @@ impl Store {
     pub(crate) fn apply(&self, batch: Batch) -> Result<()> {
         if !batch.is_empty() {
             self.or_busy(self.engine.apply(batch))?;
-            if let Some(observe) = self.observe.get() {
-                observe();
-            }
+            self.applied();
         }
         Ok(())
+    }
+
+    /// Applies a [`Batch::copies_only`] if that needs no read, and there is space; whether it did.
+    pub(crate) fn apply_copies(&self, batch: Batch) -> Result<bool> {
+        use pando_engine::Error::{Busy, Miss, NoSpace, NotCopied};
+        match self.engine.apply(batch) {
+            Ok(_) => self.applied(),
+            Err(Miss(_) | NotCopied | Busy | NoSpace) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(true)
+    }
+
+    fn applied(&self) {
+        if let Some(observe) = self.observe.get() {
+            observe();
+        }
     }
 }
 

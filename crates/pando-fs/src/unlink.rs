@@ -7,13 +7,13 @@ use pando_engine::{Batch, KeyRange, Tree};
 
 use crate::inode::{Inode, Place, States};
 use crate::link::{self, Found};
-use crate::locks::MutexGuard;
 use crate::namei::check_new_name;
-use crate::names::Names;
 use crate::operations::InodeNumber;
+use crate::rename::{BothNames, End};
 use crate::schema::{Record, Timestamp, key};
 use crate::{Error, FileSystem, Result};
 
+/// What came of it.
 enum Attempt<'a> {
     /// Done. True if the directory is to lose a reference, which the inode held.
     Done(bool),
@@ -24,42 +24,63 @@ enum Attempt<'a> {
 impl FileSystem {
     pub(crate) fn remove_name(&self, parent: InodeNumber, name: &[u8], is_directory: bool) -> Result<()> {
         let directory = self.writable_inode(parent)?;
-        let epoch = self.namespace.read();
-        check_new_name(&directory, name)?;
-        let path = directory.path(*epoch)?;
-        let mut found =
-            self.resolve(&directory, &*directory.names()?, &path, name)?.ok_or(Error::NotFound)?;
-        let held_parent = loop {
-            match (is_directory, found.is_directory()) {
-                (true, false) => return Err(Error::NotADirectory),
-                (false, true) => return Err(Error::IsADirectory),
-                _ => {}
-            }
-            match self.remove_inode(&directory, name, &found, *epoch)? {
-                Attempt::Done(held_parent) => break held_parent,
-                Attempt::Changed(other) => found = other,
-            }
-        };
-        drop(epoch);
+        // Each goes once nothing is locked any more: a file that has gone home has a parent.
+        let mut found = Vec::new();
+        let held_parent = self.remove_found(&directory, name, is_directory, &mut found)?;
         if held_parent && directory.release(1) {
             self.drop_unreferenced(directory);
         }
         Ok(())
     }
 
+    /// True if the directory is to lose a reference. Who was found under the name, the last one in effect, is added.
+    fn remove_found<'a>(
+        &'a self,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        is_directory: bool,
+        found: &mut Vec<Found<'a>>,
+    ) -> Result<bool> {
+        let epoch = self.namespace.read();
+        check_new_name(directory, name)?;
+        let path = directory.path(*epoch)?;
+        let mut latest =
+            self.resolve(directory, &*directory.names()?, &path, name)?.ok_or(Error::NotFound)?;
+        loop {
+            let inode = latest.clone();
+            found.push(latest);
+            match (is_directory, inode.is_directory()) {
+                (true, false) => return Err(Error::NotADirectory),
+                (false, true) => return Err(Error::IsADirectory),
+                _ => {}
+            }
+            match self.remove_inode(directory, name, &inode, *epoch, found)? {
+                Attempt::Done(held_parent) => return Ok(held_parent),
+                Attempt::Changed(other) => latest = other,
+            }
+        }
+    }
+
     /// Removes the name if it still is the inode's. A directory's own names are locked too, so that nothing comes to be
     /// in it; the order of the locks makes it necessary to look again.
-    fn remove_inode(
-        &self,
+    fn remove_inode<'a>(
+        &'a self,
         directory: &Arc<Inode>,
         name: &[u8],
         inode: &Arc<Inode>,
         epoch: u64,
-    ) -> Result<Attempt<'_>> {
-        let (mut names, _inode_names) = lock_names(directory, inode)?;
+        found: &mut Vec<Found<'a>>,
+    ) -> Result<Attempt<'a>> {
+        let home = self.home_of(inode, directory, name);
+        let other = match &home {
+            Some(home) => &home.directory,
+            None if inode.is_directory() && !inode.is_detached() => inode,
+            None => directory,
+        };
+        let mut names = BothNames::lock(directory, other)?;
         // The directory may have been removed before its names were locked.
         let path = directory.path(epoch)?;
-        let again = self.resolve(directory, &names, &path, name)?.ok_or(Error::NotFound)?;
+        let again = self.resolve(directory, &names.from, &path, name)?.ok_or(Error::NotFound)?;
         if again.number != inode.number || again.is_detached() != inode.is_detached() {
             return Ok(Attempt::Changed(again));
         }
@@ -67,9 +88,23 @@ impl FileSystem {
             return Ok(Attempt::Changed(again));
         }
         // A detached inode may hold a record that was read before the names were locked.
-        let inode: &Arc<Inode> = &again;
-        let held_parent = inode.holds_parent();
+        let inode = again.clone();
+        found.push(again);
+        let inode = &inode;
         let key = key::child_key(&path, name);
+        if let Some(home) = &home
+            && let Some(home) = self.home_end(home, names.to(), inode, epoch)
+            && self.unlink_to_home(
+                &End { directory, name, path: path.clone(), key: key.clone() },
+                &home,
+                inode,
+                &mut names,
+                epoch,
+            )?
+        {
+            return Ok(Attempt::Done(false));
+        }
+        let held_parent = inode.holds_parent();
         let mut states = States::lock([directory, inode]);
         states.check_attached(directory)?;
         if states.record(inode).entries > 0 {
@@ -96,8 +131,9 @@ impl FileSystem {
         self.store.apply(batch)?;
 
         states.set_record(directory, directory_record);
-        names.remove(name);
+        names.from.remove(name);
         self.settle_removed(&mut states, inode, removed);
+        inode.known_names.remove(directory, name);
         Ok(Attempt::Done(held_parent))
     }
 
@@ -160,22 +196,5 @@ impl FileSystem {
             inode.set_place(Place::Orphan);
             inode.forget_path();
         }
-    }
-}
-
-/// Locks the names of a directory and, if it is one that others may know, of the directory found in it.
-fn lock_names<'a>(
-    directory: &'a Inode,
-    inode: &'a Inode,
-) -> Result<(MutexGuard<'a, Names>, Option<MutexGuard<'a, Names>>)> {
-    if !inode.is_directory() || inode.is_detached() {
-        return Ok((directory.names()?, None));
-    }
-    if inode.number < directory.number {
-        let inode_names = inode.names()?;
-        Ok((directory.names()?, Some(inode_names)))
-    } else {
-        let names = directory.names()?;
-        Ok((names, Some(inode.names()?)))
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::Volume;
-use pando_engine::{KeyRange, Tree};
+use pando_engine::{Background, FormatOptions, KeyRange, Options, Tree};
 use pando_fs::operations::{
     Attributes, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, XattrMode, waiting,
 };
@@ -191,6 +191,7 @@ fn a_file_without_a_name_gets_one() {
     let temporary = volume.fs.make_temporary(&volume.caller, ROOT, 0o600).unwrap().attributes.inode;
     volume.write(temporary, 0, &[5; 9000]);
     assert_eq!(link(&volume, temporary, ROOT, "t").links, 1);
+    assert_eq!(lie(&volume, temporary, b"", b"t"), [0, 3]);
     volume.assert_clean();
     // Unlinked under its own name, then given that name again: its data are in the way of nobody but itself.
     let file = volume.file(ROOT, "f");
@@ -308,4 +309,116 @@ fn names_that_lead_to_the_wrong_inode_are_damage() {
             );
         }
     }
+}
+
+/// A volume on which files of some KiB move by copy.
+fn with_large_nodes() -> Volume {
+    Volume::formatted(&FormatOptions::default())
+}
+
+/// Blocks, and large attributes, that lie under the file's own key and under a path.
+fn lie(volume: &Volume, file: InodeNumber, path: &[u8], name: &[u8]) -> [usize; 2] {
+    [key::linked_key(file.0), key::child_key(path, name)]
+        .map(|key| keys(volume, Tree::Data, &key::data_prefix(&key)))
+}
+
+#[test]
+fn a_file_with_one_name_left_lies_under_it() {
+    let volume = with_large_nodes();
+    let (file, directory) = linked_file(&volume);
+    let before = attributes(&volume, file);
+    assert_eq!(lie(&volume, file, b"\0d", b"g"), [4, 0]);
+    volume.fs.unlink(ROOT, b"f").unwrap();
+    assert_eq!(lie(&volume, file, b"\0d", b"g"), [0, 4]);
+    let after = attributes(&volume, file);
+    assert_eq!((after.links, after.inode, after.modified), (1, file, before.modified));
+    assert!(after.changed > before.changed);
+    volume.write(file, 10_000, b"more");
+    volume.rename(directory, "g", ROOT, "h").unwrap();
+    volume.assert_clean();
+    let report = volume.fs.check().unwrap();
+    assert_eq!((report.files, report.links), (1, 0), "no redirect is left");
+
+    let volume = volume.after_crash();
+    let found = volume.walk("h").unwrap();
+    assert_eq!((found, volume.read(found, 9_999, 10)), (file, b"\x07more".to_vec()));
+    assert_eq!(waiting(&*volume.fs, |fs| fs.get_xattr(found, b"user.x")).unwrap(), vec![1; 1000]);
+    volume.assert_clean();
+}
+
+#[test]
+fn a_file_goes_home_to_either_name_and_to_one_that_was_renamed() {
+    let volume = with_large_nodes();
+    let (file, directory) = linked_file(&volume);
+    volume.fs.unlink(directory, b"g").unwrap();
+    assert_eq!(lie(&volume, file, b"", b"f"), [0, 4]);
+    // Once more, in one directory, and the name that stays has moved, with the directory as well.
+    link(&volume, file, ROOT, "tmp");
+    volume.rename(ROOT, "tmp", directory, "cur").unwrap();
+    volume.rename(ROOT, "d", ROOT, "e").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
+    assert_eq!(lie(&volume, file, b"\0e", b"cur"), [0, 4]);
+    assert_eq!((volume.walk("e/cur"), volume.read(file, 9_999, 10)), (Ok(file), vec![7]));
+    volume.assert_clean();
+}
+
+#[test]
+fn a_file_stays_where_nobody_knows_its_name_or_it_is_large() {
+    let volume = with_large_nodes();
+    let (file, directory) = linked_file(&volume);
+    link(&volume, file, ROOT, "third");
+    volume.fs.unlink(ROOT, b"third").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
+    assert_eq!(lie(&volume, file, b"\0d", b"g"), [4, 0], "with three names it had none that was known");
+    // Known again, but another file has taken that name.
+    link(&volume, file, ROOT, "f");
+    volume.rename(ROOT, "f", ROOT, "moved").unwrap();
+    let other = volume.file(ROOT, "other");
+    volume.rename(ROOT, "other", ROOT, "moved").unwrap();
+    assert_eq!((attributes(&volume, file).links, volume.walk("moved")), (1, Ok(other)));
+    link(&volume, file, ROOT, "again");
+    volume.fs.unlink(directory, b"g").unwrap();
+    assert_eq!(volume.walk("again"), Ok(file));
+    volume.assert_clean();
+
+    let large = volume.file(ROOT, "large");
+    volume.write(large, 0, &vec![5; 2 << 20]);
+    link(&volume, large, ROOT, "larger");
+    volume.fs.unlink(ROOT, b"large").unwrap();
+    let [own, home] = lie(&volume, large, b"", b"larger");
+    assert!(own > 0 && home == 0);
+    assert_eq!((attributes(&volume, large).links, volume.read(large, 2_000_000, 2)), (1, vec![5; 2]));
+    volume.assert_clean();
+}
+
+#[test]
+fn nobody_waits_for_a_file_to_go_home() {
+    let volume = with_large_nodes();
+    let (file, _) = linked_file(&volume);
+    let options = Options { background: Background::Manual, ..Options::default() };
+    let volume = volume.remount_with(options);
+    // Known again, but not read: its blocks are on the device alone.
+    let found = volume.walk("f").unwrap();
+    link(&volume, found, ROOT, "new");
+    volume.fs.unlink(ROOT, b"new").unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
+    assert_eq!((attributes(&volume, file).links, volume.walk("d/g")), (1, Ok(file)));
+    volume.assert_clean();
+}
+
+#[test]
+fn a_file_that_goes_home_with_nobody_holding_it_leaves_the_table() {
+    let volume = with_large_nodes();
+    let (file, _) = linked_file(&volume);
+    // Made, and linked.
+    volume.fs.forget(file, 2);
+    assert_eq!(volume.fs.get_attributes(file), Err(Error::Stale));
+    let found = volume.walk("d/g").unwrap();
+    link(&volume, found, ROOT, "h");
+    volume.fs.unlink(ROOT, b"h").unwrap();
+    volume.fs.forget(file, 2);
+    assert_eq!(volume.fs.get_attributes(file), Err(Error::Stale), "no reference stays behind");
+    volume.fs.unlink(ROOT, b"f").unwrap();
+    assert_eq!(volume.walk("d/g"), Ok(file));
+    volume.assert_clean();
 }

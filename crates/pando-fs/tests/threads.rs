@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use common::Volume;
 use pando_device::simulated::Random;
+use pando_engine::{Background, Options};
 use pando_fs::operations::{FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS};
 use pando_fs::{Error, InodeNumber, Result};
 
@@ -116,6 +117,10 @@ fn step(volume: &Volume, random: &mut Random) {
         10 => fs.make_node(caller, at, old, FileType::Regular, 0o644, 0).and_then(|entry| {
             let linked = fs.link(entry.attributes.inode, to, new);
             fs.forget(entry.attributes.inode, 1);
+            if linked.is_ok() && random.chance(1, 2) {
+                // The other name is the only one then, unless somebody else has taken this one.
+                let _ = fs.unlink(at, old);
+            }
             linked.map(Some)
         }),
         _ => match held.last() {
@@ -160,7 +165,9 @@ fn step(volume: &Volume, random: &mut Random) {
 
 #[test]
 fn threads_in_one_tree_leave_it_sound() {
-    let volume = Volume::new();
+    // Small nodes, but moves of files are copies.
+    let options = Options { copied_bytes: Some(16 << 10), ..Options::default() };
+    let volume = Volume::new().remount_with(Options { background: Background::Manual, ..options });
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let volume = &volume;

@@ -189,6 +189,8 @@ impl Run {
         let options = Options {
             cache_bytes: conditions.cache_bytes,
             background: pando_engine::Background::Manual,
+            // With nodes this small no file would move by copy otherwise.
+            copied_bytes: (seed % 2 == 0).then_some(8 << 10),
             ..Options::default()
         };
         let fs = FileSystem::open_with_clock(device, options, clock.clone())?;
