@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use common::Volume;
 use pando_engine::{Background, FormatOptions, KeyRange, Options, Tree};
 use pando_fs::operations::{
@@ -420,5 +422,52 @@ fn a_file_that_goes_home_with_nobody_holding_it_leaves_the_table() {
     assert_eq!(volume.fs.get_attributes(file), Err(Error::Stale), "no reference stays behind");
     volume.fs.unlink(ROOT, b"f").unwrap();
     assert_eq!(volume.walk("d/g"), Ok(file));
+    volume.assert_clean();
+}
+
+#[test]
+fn a_file_in_a_clone_goes_home_with_its_number() {
+    let volume = with_large_nodes();
+    let directory = volume.directory(ROOT, "d");
+    volume.file(directory, "other");
+    let cloned = waiting(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], directory, ROOT, b"clone"));
+    cloned.unwrap();
+    let clone = volume.walk("clone").unwrap();
+    let file = volume.file(clone, "tmp");
+    volume.write(file, 0, &[7; 5000]);
+    link(&volume, file, clone, "object");
+    volume.fs.unlink(clone, b"tmp").unwrap();
+    assert_eq!(lie(&volume, file, b"\0clone", b"object"), [0, 2]);
+    let temporary = volume.fs.make_temporary(&volume.caller, clone, 0o600).unwrap().attributes.inode;
+    link(&volume, temporary, clone, "temporary");
+    volume.assert_clean();
+    let volume = volume.after_crash();
+    assert_eq!((volume.walk("clone/object"), volume.walk("clone/temporary")), (Ok(file), Ok(temporary)));
+    volume.assert_clean();
+}
+
+#[test]
+fn a_file_that_goes_home_while_it_gets_a_name_gets_it() {
+    let volume = with_large_nodes();
+    volume.directory(ROOT, "e");
+    // Its names are not known any more, so that they are looked up.
+    let volume = volume.remount(false);
+    let (file, directory) = (linked_file(&volume).0, volume.walk("e").unwrap());
+    let fs = volume.fs.clone();
+    let is_first = AtomicBool::new(true);
+    // When the link looks whether there is such a name, it has seen that the file lies under a key of its own.
+    volume.fs.interrupt_queries(move || {
+        if is_first.swap(false, Ordering::Relaxed) {
+            let fs = fs.clone();
+            std::thread::spawn(move || fs.unlink(ROOT, b"f")).join().unwrap().unwrap();
+        }
+        false
+    });
+    assert_eq!(link(&volume, file, directory, "new").links, 2);
+    assert_eq!(
+        (volume.walk("d/g"), volume.walk("e/new"), volume.walk("f")),
+        (Ok(file), Ok(file), Err(Error::NotFound))
+    );
+    assert_eq!(lie(&volume, file, b"\0d", b"g"), [4, 0]);
     volume.assert_clean();
 }
