@@ -72,9 +72,7 @@ impl Volume {
         for operation in &operations {
             check_keys(operation)?;
         }
-        if !terms.reclaims {
-            self.admit(bytes as u64)?;
-        }
+        self.admit(bytes as u64, terms)?;
         let operations: Arc<[Operation]> = operations.into();
         let record = Record::new(operations.clone());
         if record.bytes() > self.log.record_bytes_max() {
@@ -193,9 +191,7 @@ impl Volume {
                     }
                 },
             };
-            if !terms.reclaims {
-                self.admit(plans.iter().map(Plan::bytes).sum())?;
-            }
+            self.admit(plans.iter().map(Plan::bytes).sum(), terms)?;
             let lsn = Lsn(sequencer.0 + 1);
             self.log.append(lsn, record)?;
             *sequencer = lsn;
@@ -311,11 +307,15 @@ impl Volume {
     /// SP-1: lets a change through only if the space holds it beside everything that is still to be written. Where a
     /// checkpoint would release some, the volume is not full: flushes alone can use up what was free a moment ago, and
     /// leave it behind them for the next checkpoint.
-    fn admit(&self, bytes: u64) -> Result<()> {
+    fn admit(&self, bytes: u64, terms: Terms) -> Result<()> {
         let waits = || self.signals.checkpoint_runs() || self.checkpoint_releases();
         let fits = || self.allocator.counters().usable >= self.space_needed() + space_for(bytes);
-        if fits() {
+        if terms.reclaims || fits() {
             return Ok(());
+        }
+        if terms.copies_only {
+            // It may as well be left: nobody is to wait for its sake.
+            return Err(Error::NoSpace);
         }
         // Looked at on both sides of a count: a checkpoint may end in between, or a flush.
         let waited = waits();

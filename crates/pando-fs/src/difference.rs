@@ -175,16 +175,25 @@ impl TreeSide {
     pub(crate) fn found(&self, fs: &FileSystem, path_key: &[u8], value: &[u8]) -> Result<Found> {
         let (path, _) =
             key::split_path_key(path_key).ok_or_else(|| damaged("FS-2: this is no path", path_key))?;
-        let (record, number, linked) = match store::decode_name(path_key, value)? {
-            NameRecord::Inode(record) => {
-                let number = record.number ^ self.deltas(fs, path)?;
-                (record, number, false)
-            }
-            NameRecord::Redirect(redirect) => {
-                (self.record(fs, &key::linked_key(redirect.number))?, redirect.number, true)
-            }
+        let found = |stored: NameRecord| {
+            let (record, number, linked) = match stored {
+                NameRecord::Inode(record) => {
+                    let number = record.number ^ self.deltas(fs, path)?;
+                    (record, number, false)
+                }
+                NameRecord::Redirect(redirect) => {
+                    (self.record(fs, &key::linked_key(redirect.number))?, redirect.number, true)
+                }
+            };
+            Ok(Found { identity: Identity::of(&record, number), record, linked })
         };
-        Ok(Found { identity: Identity::of(&record, number), record, linked })
+        match found(store::decode_name(path_key, value)?) {
+            // In the live tree the file may have gone home meanwhile, and lie under this name.
+            Err(Error::NotFound) => found(
+                fs.store.name_record(&key::in_snapshot(&self.prefix, path_key))?.ok_or(Error::NotFound)?,
+            ),
+            other => other,
+        }
     }
 }
 

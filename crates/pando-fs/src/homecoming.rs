@@ -121,7 +121,7 @@ impl FileSystem {
         directory_record.entries = directory_record.entries.saturating_sub(1);
         (directory_record.modified, directory_record.changed) = (now, now);
         batch.update(Tree::Metadata, gone.directory.key(epoch)?, directory_record.hot_update());
-        if !self.store.apply_copies(batch)? {
+        if !self.store.apply_copies(batch) {
             return Ok(false);
         }
 

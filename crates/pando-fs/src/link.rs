@@ -30,8 +30,8 @@ use crate::{Error, FileSystem, Result};
 pub const LINKS_MAX: u32 = i32::MAX as u32;
 
 /// An inode found under a name; see LK-2. The last reference takes the inode out of the table, and deletes an orphan. So drop it after the
-/// locks of states; and either before those of the names it was found among, which keep it from going home ([`crate::homecoming`]), or
-/// when nothing is locked any more.
+/// locks of states; and either before those of the names it was found among, which keep it from going home ([`crate::homecoming`]) as
+/// long as it has that name, or when nothing is locked any more.
 pub(crate) struct Found<'a> {
     inode: Arc<Inode>,
     held_in: Option<&'a FileSystem>,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use pando_engine::{Batch, KeyRange, Tree};
 
 use crate::inode::{Inode, Place, States};
-use crate::link;
+use crate::link::{self, Found};
 use crate::locks::MutexGuard;
 use crate::namei::{check_new_name, name_key};
 use crate::names::Names;
@@ -96,10 +96,12 @@ impl FileSystem {
         if !directory.is_beside(&new_directory) {
             return Err(Error::OtherTree);
         }
-        let rename = |epoch: u64, exclusive: bool| {
+        // A file that has lost the name it was found under may go home at once, and has a parent then: each goes when nothing is locked.
+        let mut found = Vec::new();
+        let mut rename = |epoch: u64, exclusive: bool| {
             let names = BothNames::lock(&directory, &new_directory)?;
             let (from, to) = (End::new(&directory, name, epoch)?, End::new(&new_directory, new_name, epoch)?);
-            self.rename_locked(&from, &to, names, mode, epoch, exclusive)
+            self.rename_locked(&from, &to, names, (mode, exclusive), epoch, &mut found)
         };
         let mut outcome = {
             let epoch = self.namespace.read();
@@ -118,19 +120,23 @@ impl FileSystem {
         Ok(())
     }
 
-    fn rename_locked(
-        &self,
+    fn rename_locked<'a>(
+        &'a self,
         from: &End,
         to: &End,
         mut names: BothNames,
-        mode: RenameMode,
+        (mode, exclusive): (RenameMode, bool),
         epoch: u64,
-        exclusive: bool,
+        found: &mut Vec<Found<'a>>,
     ) -> Result<Outcome> {
-        let source =
+        let first =
             self.resolve(from.directory, &names.from, &from.path, from.name)?.ok_or(Error::NotFound)?;
-        let target = self.resolve(to.directory, names.to(), &to.path, to.name)?;
-        let (source, target) = (&*source, target.as_deref());
+        let source = &first.clone();
+        found.push(first);
+        let second = self.resolve(to.directory, names.to(), &to.path, to.name)?;
+        let target = &second.as_deref().cloned();
+        found.extend(second);
+        let target = target.as_ref();
         check_kinds(source, target.map(|target| &**target), mode)?;
         if target.is_some_and(|target| target.number == source.number) {
             return Ok(Outcome::Done(Vec::new()));
@@ -218,6 +224,7 @@ impl FileSystem {
         let mut unreferenced = Vec::new();
         if let Some(target) = target {
             names.to_mut().remove(to.name);
+            target.known_names.remove(to.directory, to.name);
             let held_parent = target.holds_parent();
             if let Some(record) = exchanged {
                 states.set_record(target, record);

@@ -98,15 +98,14 @@ impl Store {
         Ok(())
     }
 
-    /// Applies a [`Batch::copies_only`] if that needs no read, and there is space; whether it did.
-    pub(crate) fn apply_copies(&self, batch: Batch) -> Result<bool> {
-        use pando_engine::Error::{Busy, Miss, NoSpace, NotCopied};
-        match self.engine.apply(batch) {
-            Ok(_) => self.applied(),
-            Err(Miss(_) | NotCopied | Busy | NoSpace) => return Ok(false),
-            Err(error) => return Err(error.into()),
+    /// Applies a [`Batch::copies_only`] that may as well be left; whether it did. What else stands in its way is met again by what is done
+    /// instead.
+    pub(crate) fn apply_copies(&self, batch: Batch) -> bool {
+        let is_applied = self.engine.apply(batch).is_ok();
+        if is_applied {
+            self.applied();
         }
-        Ok(true)
+        is_applied
     }
 
     fn applied(&self) {

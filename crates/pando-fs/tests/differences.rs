@@ -3,9 +3,12 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::Volume;
 use pando_device::simulated::Random;
+use pando_engine::FormatOptions;
 use pando_fs::difference::{Entry, What};
 use pando_fs::operations::{
     FileType, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes, XattrMode, waiting,
@@ -395,4 +398,34 @@ fn assert_told(volume: &Volume, old: &Picture, new: &Picture, seed: &str) {
     for path in old.keys() {
         assert!(origins.contains(path) != deleted.contains(path), "{path}, {seed}");
     }
+}
+
+/// Whatever is read of the live tree before and after a file goes from its own key to its name: it is there all the time.
+#[test]
+fn a_file_that_goes_home_meanwhile_is_told_of() {
+    let mut met = 0;
+    for query in 0.. {
+        let volume = Volume::formatted(&FormatOptions::default());
+        take(&volume, "old");
+        let directory = volume.directory(ROOT, "d");
+        let file = volume.file(ROOT, "f");
+        write(&volume, "f", &[7; 5000]);
+        volume.fs.link(file, directory, b"g").unwrap();
+        let (fs, asked) = (volume.fs.clone(), Arc::new(AtomicUsize::new(0)));
+        let count = asked.clone();
+        volume.fs.interrupt_queries(move || {
+            if count.fetch_add(1, Ordering::Relaxed) == query {
+                let fs = fs.clone();
+                std::thread::spawn(move || fs.unlink(ROOT, b"f")).join().unwrap().unwrap();
+            }
+            false
+        });
+        let told = lines(&volume, "old", None, false);
+        assert!(told.contains(&"+ /d/g".to_owned()), "at query {query}: {told:?}");
+        if asked.load(Ordering::Relaxed) <= query {
+            break;
+        }
+        met += 1;
+    }
+    assert!(met > 2, "{met}");
 }

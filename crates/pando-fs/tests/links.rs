@@ -471,3 +471,38 @@ fn a_file_that_goes_home_while_it_gets_a_name_gets_it() {
     assert_eq!(lie(&volume, file, b"\0d", b"g"), [4, 0]);
     volume.assert_clean();
 }
+
+#[test]
+fn a_name_goes_although_the_file_cannot_go_home() {
+    // A record of the log takes a quarter of it. The key of the name that is left comes three times in what takes the file there.
+    let volume = Volume::formatted(&FormatOptions { log_bytes: Some(256 << 10), ..FormatOptions::default() });
+    let chain = |top: &str| {
+        (0..43).fold(volume.directory(ROOT, top), |directory, depth| {
+            volume.fs.make_room(0, true).unwrap();
+            volume.directory(directory, &format!("{depth:0>255}"))
+        })
+    };
+    let (deep, deeper) = (chain("a"), chain("b"));
+    let file = volume.file(ROOT, "f");
+    volume.write(file, 0, &[7; 5000]);
+    link(&volume, file, deeper, "g");
+    volume.fs.make_room(0, true).unwrap();
+    volume.rename(ROOT, "b", deep, "b").unwrap();
+    volume.fs.make_room(0, true).unwrap();
+    volume.fs.unlink(ROOT, b"f").unwrap();
+    assert_eq!(attributes(&volume, file).links, 1);
+    assert_eq!(volume.fs.check().unwrap().links, 1, "it stayed where it was");
+}
+
+#[test]
+fn what_has_lost_its_name_to_another_file_goes_home_later() {
+    let volume = with_large_nodes();
+    let (file, directory) = linked_file(&volume);
+    volume.file(ROOT, "other");
+    volume.rename(ROOT, "other", ROOT, "f").unwrap();
+    link(&volume, file, ROOT, "new");
+    volume.fs.unlink(ROOT, b"new").unwrap();
+    assert_eq!(lie(&volume, file, b"\0d", b"g"), [0, 4]);
+    assert_eq!(volume.fs.lookup(directory, b"g").unwrap().attributes.inode, file);
+    volume.assert_clean();
+}
