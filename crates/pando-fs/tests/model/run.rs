@@ -190,7 +190,7 @@ impl Run {
             cache_bytes: conditions.cache_bytes,
             background: pando_engine::Background::Manual,
             // With nodes this small no file would move by copy otherwise.
-            copied_bytes: (seed % 2 == 0).then_some(8 << 10),
+            copied_bytes: seed.is_multiple_of(2).then_some(8 << 10),
             ..Options::default()
         };
         let fs = FileSystem::open_with_clock(device, options, clock.clone())?;
