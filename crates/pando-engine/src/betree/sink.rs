@@ -83,8 +83,8 @@ pub(crate) enum Sunk {
 }
 
 impl Volume {
-    /// SP-1: once a volume has become nearly full, or a sixteenth of it is dead, each checkpoint first brings waiting deletes
-    /// down to where they free space, until none waits any more. So what was deleted is free after the next checkpoint, the
+    /// SP-1: once a volume has become nearly full, each checkpoint first brings waiting deletes down to where they free space, until none
+    /// waits any more; once a sixteenth of it is dead, one does. So what was deleted is free after the next checkpoint, the
     /// free space that is told is off by a sixteenth at most, and on a volume with room no leaf is rewritten for the sake
     /// of a few deletes. Looking for them takes a walk over all interior nodes, so it is left out where none can wait.
     ///
@@ -105,7 +105,9 @@ impl Volume {
     fn sink_for_space(&self) -> Result<()> {
         let dead = self.dead_bytes.load(Ordering::Relaxed);
         let ballast = self.ballast.count();
-        self.reclaiming.store(true, Ordering::Relaxed);
+        if self.is_three_quarters_full() {
+            self.reclaiming.store(true, Ordering::Relaxed);
+        }
         let moved = || {
             self.stats.flushes.load(Ordering::Relaxed) + self.stats.pruned_subtrees.load(Ordering::Relaxed)
         };
@@ -170,10 +172,12 @@ impl Volume {
 
     /// True if a checkpoint is to bring deletes down for the sake of space.
     pub(crate) fn wants_deletes_down(&self) -> bool {
+        self.is_three_quarters_full() || self.much_is_dead() || self.reclaiming.load(Ordering::Relaxed)
+    }
+
+    fn is_three_quarters_full(&self) -> bool {
         let counters = self.allocator.counters();
         counters.free < counters.capacity / 4
-            || self.much_is_dead()
-            || self.reclaiming.load(Ordering::Relaxed)
     }
 
     /// True if waiting deletes hold a sixteenth of the volume.

@@ -223,6 +223,26 @@ fn many_deletes_come_down_though_there_is_room() {
 }
 
 #[test]
+fn a_volume_with_room_of_which_much_is_dead_brings_deletes_down_once() {
+    let engine = settled_directories();
+    delete_directory(&engine, 10);
+    let capacity = engine.volume().allocator.counters().capacity;
+    change(&engine, |batch| {
+        batch.put(TREE, name(0, 0), vec![2; 200]);
+        batch.note_freed(capacity / 8);
+    });
+    assert!(engine.volume().much_is_dead());
+    engine.checkpoint().unwrap();
+    assert_eq!(waiting(&engine), 0);
+    // Where deletes go on coming it would not end.
+    delete_directory(&engine, 50);
+    let before = engine.stats().flushes;
+    engine.checkpoint().unwrap();
+    assert!(waiting(&engine) > 0 && engine.stats().flushes == before);
+    assert_sound(&engine);
+}
+
+#[test]
 fn deletes_come_into_leaves_that_are_written_anyway() {
     let engine = settled_directories();
     for directory in [10, 50, 90] {
