@@ -89,7 +89,7 @@ pub(crate) struct Found {
 
 impl FileSystem {
     /// Tells what differs between a snapshot and another one, or the live tree if there is no other. The live tree is looked at while it
-    /// goes on; a snapshot is of one moment. `NotFound` if there is no such snapshot, `Stale` if one is deleted meanwhile.
+    /// goes on, and so is a writable snapshot; another one is of one moment. `NotFound` if there is no such snapshot, `Stale` if one is deleted meanwhile.
     ///
     /// With `renames`, a name that has gone and one that has come and lead to the same inode are one entry, and a directory with all below is
     /// one; then all names that come and go are kept in memory. Without, entries come in the order of the tree and nothing is
@@ -146,10 +146,10 @@ impl TreeSide {
 
     fn record(&self, fs: &FileSystem, metadata_key: &[u8]) -> Result<Record> {
         let own = key::in_snapshot(&self.prefix, metadata_key);
-        fs.store.record(&own)?.ok_or_else(|| match self.snapshot {
-            Some(_) => damaged("FS-2: there is no record", &own),
-            // The live tree goes on.
-            None => Error::NotFound,
+        fs.store.record(&own)?.ok_or_else(|| match &self.snapshot {
+            Some(snapshot) if !snapshot.writable => damaged("FS-2: there is no record", &own),
+            // It goes on, as the live tree does.
+            _ => Error::NotFound,
         })
     }
 

@@ -403,24 +403,33 @@ fn assert_told(volume: &Volume, old: &Picture, new: &Picture, seed: &str) {
 /// Whatever is read of the live tree before and after a file goes from its own key to its name: it is there all the time.
 #[test]
 fn a_file_that_goes_home_meanwhile_is_told_of() {
+    goes_home_meanwhile(None);
+    goes_home_meanwhile(Some("writable"));
+}
+
+fn goes_home_meanwhile(new: Option<&str>) {
     let mut met = 0;
     for query in 0.. {
         let volume = Volume::formatted(&FormatOptions::default());
         take(&volume, "old");
-        let directory = volume.directory(ROOT, "d");
-        let file = volume.file(ROOT, "f");
-        write(&volume, "f", &[7; 5000]);
+        let root = new.map_or(ROOT, |name| {
+            waiting(&*volume.fs, |fs| fs.take_snapshot(name.as_bytes(), true)).unwrap();
+            waiting(&*volume.fs, |fs| fs.lookup(SNAPSHOTS, name.as_bytes())).unwrap().attributes.inode
+        });
+        let directory = volume.directory(root, "d");
+        let file = volume.file(root, "f");
+        waiting(&*volume.fs, |fs| fs.write(file, 0, vec![7; 5000].into(), false, false)).unwrap();
         volume.fs.link(file, directory, b"g").unwrap();
         let (fs, asked) = (volume.fs.clone(), Arc::new(AtomicUsize::new(0)));
         let count = asked.clone();
         volume.fs.interrupt_queries(move || {
             if count.fetch_add(1, Ordering::Relaxed) == query {
                 let fs = fs.clone();
-                std::thread::spawn(move || fs.unlink(ROOT, b"f")).join().unwrap().unwrap();
+                std::thread::spawn(move || fs.unlink(root, b"f")).join().unwrap().unwrap();
             }
             false
         });
-        let told = lines(&volume, "old", None, false);
+        let told = lines(&volume, "old", new, false);
         assert!(told.contains(&"+ /d/g".to_owned()), "at query {query}: {told:?}");
         if asked.load(Ordering::Relaxed) <= query {
             break;

@@ -126,6 +126,10 @@ impl Volume {
             }
         }
         let all_down = sunk != Sunk::InPart;
+        if !all_down {
+            // What is left is not to be forgotten with the bytes it is counted by: the next checkpoint may have the room.
+            self.reclaiming.store(true, Ordering::Relaxed);
+        }
         while self.reclaim_doomed()? {}
         // Deletes may still be coming: it is over when a checkpoint finds none.
         let after = moved();

@@ -243,6 +243,25 @@ fn a_volume_with_room_of_which_much_is_dead_brings_deletes_down_once() {
 }
 
 #[test]
+fn deletes_for_which_one_checkpoint_has_no_room_come_down_in_the_next() {
+    let engine = settled_directories();
+    delete_directory(&engine, 10);
+    let capacity = engine.volume().allocator.counters().capacity;
+    change(&engine, |batch| {
+        batch.put(TREE, name(0, 0), vec![2; 200]);
+        batch.note_freed(capacity / 8);
+    });
+    // As behind a stream: the log has bound what was free to its places, and with the checkpoint it is free of that.
+    engine.volume().bound_bytes.store(capacity, Ordering::Relaxed);
+    assert!(engine.volume().much_is_dead() && !engine.volume().has_space_to_flush());
+    engine.checkpoint().unwrap();
+    assert!(waiting(&engine) > 0 && engine.volume().has_space_to_flush());
+    engine.checkpoint().unwrap();
+    assert_eq!(waiting(&engine), 0);
+    assert_sound(&engine);
+}
+
+#[test]
 fn deletes_come_into_leaves_that_are_written_anyway() {
     let engine = settled_directories();
     for directory in [10, 50, 90] {
