@@ -11,7 +11,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -41,9 +41,6 @@ const REGISTER: u32 = 1;
 
 /// Takes an answer, and lends the slot again.
 const COMMIT_AND_FETCH: u32 = 2;
-
-/// The device among the files that a ring knows.
-const DEVICE: types::Fixed = types::Fixed(0);
 
 /// The number of a queue that no machine has a core for.
 const NO_QUEUE: u16 = u16::MAX;
@@ -126,9 +123,7 @@ impl WayBack {
         self.is_taken.store(true, Relaxed);
         let mut ring = self.ring.lock();
         ring.submitter().register_enable_rings()?;
-        let arguments = arguments(NO_QUEUE, 0);
-        let device = types::Fd(device.as_raw_fd());
-        let entry = opcode::UringCmd80::new(device, REGISTER).cmd(arguments).build();
+        let entry = command(device.as_raw_fd(), REGISTER, NO_QUEUE, 0, None);
         // SAFETY: the command names no memory.
         unsafe { ring.submission().push(&entry) }.expect("the ring has an entry");
         loop {
@@ -174,6 +169,7 @@ fn numbers(list: &str) -> Option<Vec<u16>> {
 /// What serves the queues of one core.
 struct Thread<'a> {
     ring: Ring,
+    device: RawFd,
     server: &'a Server,
     queue: Arc<Queue>,
     /// The queue that a slot belongs to.
@@ -247,11 +243,10 @@ pub(crate) fn serve_core(
     let queue = Queue { answered: Mutex::default(), wake, server: server_thread, own, kept };
     // One entry more, for what wakes it.
     let ring = new_ring((slots + 1).next_power_of_two())?;
-    // The threads share the open file, and would each count themselves in and out with each command.
-    ring.submitter().register_files(&[device.as_raw_fd()])?;
     ring.submitter().register_enable_rings()?;
     let mut thread = Thread {
         ring,
+        device: device.as_raw_fd(),
         server,
         queue: Arc::new(queue),
         queue_of,
@@ -327,8 +322,7 @@ impl Thread<'_> {
 
     /// A command about a slot.
     fn command(&self, number: u32, index: usize, commit_id: u64, address: Option<u64>) -> Entry128 {
-        let command = opcode::UringCmd80::new(DEVICE, number).addr(address);
-        command.cmd(arguments(self.queue_of[index], commit_id)).build().user_data(index as u64)
+        command(self.device, number, self.queue_of[index], commit_id, address).user_data(index as u64)
     }
 
     fn lend(&mut self, slot: Slot, entry: &Entry128) {
@@ -387,12 +381,12 @@ impl Drop for Thread<'_> {
     }
 }
 
-/// What a command says about a queue.
-fn arguments(queue: u16, commit_id: u64) -> [u8; 80] {
+/// A command about a queue.
+fn command(device: RawFd, number: u32, queue: u16, commit_id: u64, address: Option<u64>) -> Entry128 {
     let mut arguments = [0; 80];
     arguments[8..16].copy_from_slice(&commit_id.to_ne_bytes());
     arguments[16..18].copy_from_slice(&queue.to_ne_bytes());
-    arguments
+    opcode::UringCmd80::new(types::Fd(device), number).cmd(arguments).addr(address).build()
 }
 
 /// Whether to enter the ring again after this error.
