@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::Volume;
-use pando_engine::{Background, FormatOptions, KeyRange, Options, Tree};
+use pando_engine::{FormatOptions, KeyRange, Tree};
 use pando_fs::operations::{
     Attributes, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, XattrMode, waiting,
 };
@@ -397,14 +397,27 @@ fn a_file_stays_where_nobody_knows_its_name_or_it_is_large() {
 fn nobody_waits_for_a_file_to_go_home() {
     let volume = with_large_nodes();
     let (file, _) = linked_file(&volume);
-    let options = Options { background: Background::Manual, ..Options::default() };
-    let volume = volume.remount_with(options);
-    // Known again, but not read: its blocks are on the device alone.
+    // So much that not all of it is in the root, which is always in memory.
+    let large = volume.file(ROOT, "large");
+    for part in 0..12 {
+        volume.fs.make_room(0, true).unwrap();
+        volume.write(large, part << 20, &vec![5; 1 << 20]);
+    }
+    let volume = volume.remount(false);
     let found = volume.walk("f").unwrap();
-    link(&volume, found, ROOT, "new");
-    volume.fs.unlink(ROOT, b"new").unwrap();
-    volume.fs.unlink(ROOT, b"f").unwrap();
-    assert_eq!((attributes(&volume, file).links, volume.walk("d/g")), (1, Ok(file)));
+    let directory = volume.walk("d").unwrap();
+    for new in ["one", "two"] {
+        link(&volume, found, ROOT, new);
+    }
+    for (parent, old) in [(ROOT, "f"), (directory, "g"), (ROOT, "two")] {
+        // What is known of its names would do, but its blocks are on the device alone.
+        volume.fs.unlink(parent, old.as_bytes()).unwrap();
+    }
+    assert_eq!((attributes(&volume, file).links, volume.walk("one")), (1, Ok(file)));
+    let own = key::data_prefix(&key::linked_key(file.0));
+    let block = volume.fs.engine().get(Tree::Data, &[&own[..], &[0; 8]].concat());
+    assert!(matches!(block, Err(pando_engine::Error::Miss(_))), "it was read: {block:?}");
+    assert_eq!(lie(&volume, file, b"", b"one"), [4, 0]);
     volume.assert_clean();
 }
 

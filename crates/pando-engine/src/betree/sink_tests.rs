@@ -11,7 +11,7 @@ use pando_format::{Bound, KeyRange, Tree};
 use super::ballast::BALLAST_STEPS_MAX;
 use super::sink::{Sunk, Walk};
 use crate::small_volume::{manual, small_volume};
-use crate::{Batch, Engine};
+use crate::{Batch, Engine, Error};
 
 const TREE: Tree = Tree::Metadata;
 /// Checkpoints until nothing moves any more.
@@ -222,8 +222,8 @@ fn many_deletes_come_down_though_there_is_room() {
     assert_sound(&engine);
 }
 
-#[test]
-fn a_volume_with_room_of_which_much_is_dead_brings_deletes_down_once() {
+/// The same, of which more than a sixteenth is said to be dead, and what its capacity is; one delete waits.
+fn dead_directories() -> (Engine, u64) {
     let engine = settled_directories();
     delete_directory(&engine, 10);
     let capacity = engine.volume().allocator.counters().capacity;
@@ -232,6 +232,12 @@ fn a_volume_with_room_of_which_much_is_dead_brings_deletes_down_once() {
         batch.note_freed(capacity / 8);
     });
     assert!(engine.volume().much_is_dead());
+    (engine, capacity)
+}
+
+#[test]
+fn a_volume_with_room_of_which_much_is_dead_brings_deletes_down_once() {
+    let (engine, _) = dead_directories();
     engine.checkpoint().unwrap();
     assert_eq!(waiting(&engine), 0);
     // Where deletes go on coming it would not end.
@@ -244,21 +250,28 @@ fn a_volume_with_room_of_which_much_is_dead_brings_deletes_down_once() {
 
 #[test]
 fn deletes_for_which_one_checkpoint_has_no_room_come_down_in_the_next() {
-    let engine = settled_directories();
-    delete_directory(&engine, 10);
-    let capacity = engine.volume().allocator.counters().capacity;
-    change(&engine, |batch| {
-        batch.put(TREE, name(0, 0), vec![2; 200]);
-        batch.note_freed(capacity / 8);
-    });
+    let (engine, capacity) = dead_directories();
     // As behind a stream: the log has bound what was free to its places, and with the checkpoint it is free of that.
     engine.volume().bound_bytes.store(capacity, Ordering::Relaxed);
-    assert!(engine.volume().much_is_dead() && !engine.volume().has_space_to_flush());
+    assert!(!engine.volume().has_space_to_flush());
     engine.checkpoint().unwrap();
     assert!(waiting(&engine) > 0 && engine.volume().has_space_to_flush());
     engine.checkpoint().unwrap();
     assert_eq!(waiting(&engine), 0);
     assert_sound(&engine);
+}
+
+#[test]
+fn nobody_waits_for_the_sake_of_what_may_be_left() {
+    let (engine, capacity) = dead_directories();
+    engine.volume().bound_bytes.store(capacity, Ordering::Relaxed);
+    let apply = |mut batch: Batch| {
+        batch.put(TREE, name(0, 1), vec![3; 200]);
+        engine.apply(batch)
+    };
+    // Busy says that a checkpoint is on its way for it.
+    assert_eq!(apply(Batch::copies_only()), Err(Error::NoSpace));
+    assert_eq!(apply(Batch::new()), Err(Error::Busy));
 }
 
 #[test]
