@@ -108,10 +108,11 @@ impl Volume {
         if self.stays_mounted() { self.sync() } else { self.umount() }
     }
 
-    /// The second: drops the kernel's caches, and mounts. What follows finds memory at hand.
+    /// The second: drops the kernel's caches, and mounts. What follows finds memory and programs at hand.
     pub fn mount_cold(&self) -> Result<(), Error> {
         let control = Path::new("/proc/sys/vm/drop_caches");
         let dropped = fs::write(control, "3");
+        command::read_programs();
         if !self.options.trace {
             memory::take(self.options.memory)?;
         }
