@@ -59,7 +59,7 @@ fn names_without_a_directory_are_found() {
 
 #[test]
 fn names_that_are_none_are_found() {
-    for bad in [&b"../evil"[..], b"..", b"/"] {
+    for bad in [&b"../evil"[..], b"..", b"/", &[b'x'; key::NAME_LENGTH_MAX + 1]] {
         let broken = broken_by(|volume, batch| {
             let record = changed(volume, &file_key(), |record| record.number = 7);
             batch.put(Tree::Metadata, key::child_key(b"\0a", bad), record);

@@ -164,12 +164,14 @@ pub fn xattr_key(data_prefix: &[u8], name: &[u8]) -> Bytes {
     [data_prefix, b"\xff", name].concat().into()
 }
 
-/// Whether this can be a name in a directory, whatever its length.
+/// Whether this can be a name in a directory.
 pub fn is_name(name: &[u8]) -> bool {
-    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
+    name.len() <= NAME_LENGTH_MAX
+        && !matches!(name, b"" | b"." | b"..")
+        && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
-/// Whether this can be the path of a directory, whatever its length.
+/// Whether this can be the path of a directory, whatever its length as a whole.
 pub fn is_path(path: &[u8]) -> bool {
     let is_below = |names: &[u8]| names.split(|byte| *byte == 0).all(is_name);
     path.is_empty() || path.strip_prefix(b"\0").is_some_and(is_below)
@@ -247,12 +249,13 @@ mod tests {
     /// Such keys, in an image made for it, let a copy out of the volume write anywhere on the host.
     #[test]
     fn keys_with_components_that_are_no_names_are_no_path_keys() {
-        for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"../../etc"] {
+        let too_long = [b'x'; NAME_LENGTH_MAX + 1];
+        for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"../../etc", &too_long] {
             assert_eq!(split_path_key(&child_key(b"\0a", bad)), None, "{bad:?}");
             assert_eq!(split_path_key(&child_key(&child_path(b"\0a", bad), b"c")), None, "{bad:?}");
             assert_eq!(split_path_key(&child_key(&[&child_path(b"", bad)[..], b"\0a"].concat(), b"c")), None);
         }
-        for good in [&b"..."[..], b".a", b"..a", b"\xff"] {
+        for good in [&b"..."[..], b".a", b"..a", b"\xff", &too_long[1..]] {
             assert!(split_path_key(&child_key(&child_path(b"", good), good)).is_some(), "{good:?}");
         }
     }
