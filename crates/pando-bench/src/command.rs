@@ -49,7 +49,7 @@ pub fn run_in<S: AsRef<OsStr>>(directory: &Path, words: &[S]) -> Result<String, 
 }
 
 /// The programs that timed loads start, and what makes each end at once.
-const STARTED: [&[&str]; 8] = [
+const STARTED: [&[&str]; 11] = [
     &["sh", "-c", "true"],
     &["cp", "--version"],
     &["rm", "--version"],
@@ -58,6 +58,9 @@ const STARTED: [&[&str]; 8] = [
     &["grep", "--version"],
     &["git", "--version"],
     &["rsync", "--version"],
+    &["wc", "--version"],
+    &["mount", "--version"],
+    &["btrfs", "--version"],
 ];
 
 /// Has the programs that loads start, with their libraries and the directories they are looked for in, in the kernel's

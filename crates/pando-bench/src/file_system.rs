@@ -61,7 +61,8 @@ pub enum Role {
     Ablation,
 }
 
-const PEER_MOUNT: &str = "mount DEVICE MOUNTPOINT";
+/// PandoFS keeps no time of the last read either.
+const PEER_MOUNT: &str = "mount -o noatime DEVICE MOUNTPOINT";
 const PEER_UMOUNT: &str = "umount MOUNTPOINT";
 const PEER_CHECKPOINT: &str = "mount -o remount,ro MOUNTPOINT && mount -o remount,rw MOUNTPOINT";
 const PEER_CLONE: &str = "cp -a --reflink=always SOURCE TARGET";
@@ -137,7 +138,7 @@ fn known() -> Vec<FileSystem> {
         name: "btrfs-subvolume".to_owned(),
         make_directory: "btrfs subvolume create TARGET".to_owned(),
         clone: "btrfs subvolume snapshot SOURCE TARGET".to_owned(),
-        only: vec!["clone-rounds".to_owned()],
+        only: ["clone-tree", "clone-rounds"].map(str::to_owned).to_vec(),
         ..btrfs.clone()
     };
     // What the transport costs with nothing behind it: an example program of pando-fuse, which serves until it is unmounted.

@@ -12,7 +12,7 @@ use crate::row::{Needs, Row, cost, rate};
 pub const DIRECTORIES: &[Row] = &[
     Row {
         name: "rename-empty",
-        what: "an empty directory, moved to another directory and back 20 times, an fsync of the directory after each",
+        what: "an empty directory, moved to another directory and back 200 times, an fsync of the directory after each",
         short: true,
         needs: Needs::Nothing,
         lines: &[rate("rename-empty", "renames/s")],

@@ -138,7 +138,7 @@ impl Results {
         timed.chain(counted.into_iter().flat_map(|trace| &trace.series))
     }
 
-    /// The first error of a row on a file system, if it has no value at all.
+    /// The first error of a row on a file system.
     pub fn failure(&self, row: &str, column: &str) -> Option<&str> {
         self.of(row, column).into_iter().find_map(|outcome| match outcome {
             Outcome::Failed(why) => Some(why.as_str()),

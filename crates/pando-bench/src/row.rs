@@ -162,6 +162,7 @@ const fn aging(name: &'static str, rows: &'static [Row]) -> Group {
 pub const GROUPS: &[Group] = &[
     group("bare device", crate::bare::TRANSFER_SIZE),
     group("large file", crate::compleat::LARGE_FILE),
+    group("copied file", crate::compleat::COPY),
     group("small files", crate::compleat::SMALL_FILES),
     group("TokuBench", crate::compleat::TOKU),
     group("TokuBench growing", crate::compleat::TOKU_SCALE),

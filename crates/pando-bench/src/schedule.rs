@@ -51,7 +51,9 @@ fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journa
     let mut turns = Vec::new();
     for group in GROUPS {
         for round in options.round_numbers() {
-            for file_system in file_systems {
+            // Each round begins with another: whoever is first comes after whatever the machine did before.
+            let first = (round as usize).saturating_sub(1) % file_systems.len().max(1);
+            for file_system in file_systems[first..].iter().chain(&file_systems[..first]) {
                 let wanted = group.rows.iter().filter(|row| {
                     options.wants(row.name, row.short)
                         && file_system.takes(row.name)

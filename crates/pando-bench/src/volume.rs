@@ -110,6 +110,8 @@ impl Volume {
 
     /// The second: drops the kernel's caches, and mounts. What follows finds memory and programs at hand.
     pub fn mount_cold(&self) -> Result<(), Error> {
+        // What others have left to be written, to the machine's own disk too, would be written meanwhile.
+        rustix::fs::sync();
         let control = Path::new("/proc/sys/vm/drop_caches");
         let dropped = fs::write(control, "3");
         command::read_programs();

@@ -94,6 +94,7 @@ const WEB_PROXY: Personality = Personality {
 /// What a thread has of its own.
 struct Thread {
     random: Random,
+    /// To read to.
     buffer: Vec<u8>,
 }
 
@@ -101,18 +102,35 @@ struct Thread {
 struct Worker<'a> {
     set: &'a FileSet,
     log: &'a File,
+    /// What is written is cut from this: to make it anew for each file takes longer than to write it.
+    noise: &'a [u8],
 }
 
 impl Worker<'_> {
+    /// At most [`IO_BYTES`] to write.
+    fn noise(&self, random: &mut Random, bytes: usize) -> &[u8] {
+        let begin = random.below(IO_BYTES as u64) as usize;
+        &self.noise[begin..begin + bytes]
+    }
+
+    /// As much as an append adds.
+    fn appended(&self, random: &mut Random) -> &[u8] {
+        let bytes = 1 + random.below(APPEND_BYTES_MAX);
+        self.noise(random, bytes as usize)
+    }
+
     /// A new file, open: create, write or append, close.
     fn create(&self, random: &mut Random, whole: bool) -> Result<u64, Error> {
         let Some(index) = self.set.pick_absent() else { return Ok(0) };
         let (path, size_bytes) = self.set.file(index);
-        let bytes = if whole { size_bytes } else { 1 + random.below(APPEND_BYTES_MAX) };
-        let contents = contents(bytes, random.next());
         let mut file = at("cannot create", path, File::create(path))?;
-        for part in contents.chunks(IO_BYTES) {
-            at("cannot write", path, file.write_all(part))?;
+        if whole {
+            for written in (0..size_bytes).step_by(IO_BYTES) {
+                let bytes = (size_bytes - written).min(IO_BYTES as u64) as usize;
+                at("cannot write", path, file.write_all(self.noise(random, bytes)))?;
+            }
+        } else {
+            at("cannot write", path, file.write_all(self.appended(random)))?;
         }
         drop(file);
         self.set.created(index);
@@ -125,8 +143,7 @@ impl Worker<'_> {
         let Some(index) = self.set.pick() else { return Ok(0) };
         let (path, _) = self.set.file(index);
         let mut file = at("cannot open", path, File::options().append(true).open(path))?;
-        let added = contents(1 + random.below(APPEND_BYTES_MAX), random.next());
-        at("cannot write", path, file.write_all(&added))?;
+        at("cannot write", path, file.write_all(self.appended(random)))?;
         drop(file);
         self.set.done(index);
         Ok(3)
@@ -161,9 +178,8 @@ impl Worker<'_> {
 
     /// The log that all threads share.
     fn append_log(&self, random: &mut Random) -> Result<u64, Error> {
-        let added = contents(1 + random.below(APPEND_BYTES_MAX), random.next());
         let mut log = self.log;
-        at("cannot write", Path::new("the log of the web server"), log.write_all(&added))?;
+        at("cannot write", Path::new("the log of the web server"), log.write_all(self.appended(random)))?;
         Ok(1)
     }
 }
@@ -196,7 +212,8 @@ fn run(volume: &Volume, personality: &Personality) -> Result<Measurement, Error>
     let log = at("cannot open", &log, File::options().append(true).open(&log))?;
     let loops = personality.loops[usize::from(volume.options.full)];
     let (next, operations) = (AtomicU64::new(0), AtomicU64::new(0));
-    let worker = Worker { set: &set, log: &log };
+    let noise = contents(2 * IO_BYTES as u64, 0);
+    let worker = Worker { set: &set, log: &log, noise: &noise };
     let begin = Instant::now();
     in_threads(personality.threads, |thread| {
         let mut thread = Thread { random: Random(thread), buffer: vec![0; IO_BYTES] };

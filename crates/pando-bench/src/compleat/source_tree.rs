@@ -1,9 +1,9 @@
 //! The Linux source as a tree of many files: unpacked, searched, read and deleted by the programs people use.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
+use std::{fs, io};
 
 use crate::command;
 use crate::error::{Error, at};
@@ -65,9 +65,12 @@ pub fn ensure(volume: &Volume) -> Result<(), Error> {
 pub fn untar(volume: &Volume) -> Result<Measurement, Error> {
     let archive = archive(volume)?;
     let entries = entries(&archive)?;
+    // tar lists the archive without its larger files, which would be read from the machine's own disk then.
+    let whole = fs::File::open(&archive).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
+    at("cannot read", &archive, whole)?;
     let tree = tree(volume);
     let begin = Instant::now();
-    at("cannot create", &tree, fs::create_dir(&tree))?;
+    volume.make_directory(&tree)?;
     let [archive, tree] = [&archive, &tree].map(|path| path.display().to_string());
     command::run(&["tar", "-C", &tree, "-xf", &archive].map(str::to_owned))?;
     volume.sync()?;
@@ -126,12 +129,19 @@ pub fn count(volume: &Volume) -> Result<f64, Error> {
     entries(&archive(volume)?)
 }
 
-/// Entries packed. A tar to /dev/null would not read its files, hence the pipe.
+/// Entries packed; the new archive must be about as long as the one that the tree is from. A tar to /dev/null would not
+/// read its files, hence the pipe.
 pub fn tar(volume: &Volume) -> Result<Measurement, Error> {
     load_bytes::are(0);
     let begin = Instant::now();
-    shell(&tree(volume), "tar -cf - . | cat > /dev/null")?;
-    measured(volume, begin)
+    let packed = shell(&tree(volume), "tar -cf - . | wc -c")?;
+    let measurement = measured(volume, begin)?;
+    let path = archive(volume)?;
+    let wanted = at("cannot look at", &path, fs::metadata(&path))?.len();
+    match packed.trim().parse::<u64>() {
+        Ok(bytes) if bytes.abs_diff(wanted) < wanted / 100 => Ok(measurement),
+        _ => Err(Error::Wrong(format!("tar packs {} of {wanted} bytes", packed.trim()))),
+    }
 }
 
 /// Entries deleted.

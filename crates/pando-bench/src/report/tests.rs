@@ -104,6 +104,20 @@ fn the_table_names_rows_that_failed() {
     assert!(table.contains("10.0"), "{table}");
 }
 
+/// One round of several would do for a value.
+#[test]
+fn a_row_that_failed_in_a_round_reaches_nothing() {
+    let mut results = results(&[
+        ("rm", "pandofs", &[20.0, 20.0]),
+        ("rm", "ext4", &[10.0]),
+        ("untar", "pandofs", &[20.0]),
+        ("untar", "ext4", &[10.0]),
+    ]);
+    results.entries[1].outcome = Outcome::Failed("it broke".to_owned());
+    let text = goals::render(&results);
+    assert!(text.contains("every row at least 0.85 of the best peer: 1 of 2 rows; not rm 0.00"), "{text}");
+}
+
 #[test]
 fn goals_are_reached_or_missed_or_not_measured() {
     let text = goals::render(&results(&[

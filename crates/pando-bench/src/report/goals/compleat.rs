@@ -4,7 +4,7 @@ use super::super::Results;
 use super::super::table::number;
 use super::Goal;
 use crate::bare;
-use crate::row::{self, Line};
+use crate::row::{self, Line, Row};
 
 /// Every row of general use: at least this share of the best peer, and none below the other.
 const NEAR: f64 = 0.85;
@@ -36,7 +36,7 @@ const OF_THEIR_OWN: [&str; 4] = ["aging-", "scale-", "latency-", "natural-"];
 
 /// All that can be looked at.
 pub fn goals(results: &Results, ours: &str) -> Vec<Goal> {
-    let mut goals = near_the_best(results);
+    let mut goals = near_the_best(results, ours);
     for (name, least) in RATIOS {
         let ratio = line(name).and_then(|line| results.ratio(line));
         goals.extend(ratio.map(|ratio| Goal {
@@ -90,10 +90,16 @@ fn share(results: &Results, line: &Line, ours: &str, other: &str) -> Option<f64>
     Some(share).filter(|share| share.is_finite())
 }
 
-/// Each row that has peers, at 0.85 of the best, and none below 0.3.
-fn near_the_best(results: &Results) -> Vec<Goal> {
-    let with_ratio = |line: &'static Line| Some((line.name, results.ratio(line)?));
-    let ratios: Vec<_> = row::lines().filter(|line| general(line)).filter_map(with_ratio).collect();
+/// Each row that has peers, at 0.85 of the best, and none below 0.3. One that has failed for us counts as 0.
+fn near_the_best(results: &Results, ours: &str) -> Vec<Goal> {
+    let with_ratio = |row: &'static Row, line: &'static Line| match results.failure(row.name, ours) {
+        Some(_) => Some((line.name, 0.0)),
+        None => Some((line.name, results.ratio(line)?)),
+    };
+    let ratios_of = |row: &'static Row| {
+        row.lines.iter().filter(|line| general(line)).filter_map(move |line| with_ratio(row, line))
+    };
+    let ratios: Vec<_> = row::rows().flat_map(ratios_of).collect();
     if ratios.is_empty() {
         return Vec::new();
     }
