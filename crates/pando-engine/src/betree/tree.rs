@@ -54,9 +54,6 @@ const COPIES_HEALED: usize = 64;
 /// Eight ranges are healed together; a move counts for both of its own.
 const FRESH_WEIGHT: usize = 125;
 
-/// A range that moves there and back leaves the same ends in no other shape than before: it is healed once in a while.
-const REPEATED_WEIGHT: usize = 1;
-
 /// Surgery that raised the root, or came with as many messages as a clone may bring.
 const HEAVY_WEIGHT: usize = 250;
 
@@ -75,10 +72,10 @@ impl Wounds {
         }
     }
 
+    /// A range that moves there and back leaves the same ends in no other shape than before, and weighs no more. If it were healed while it
+    /// goes on to move, each move would share again what was copied for the one before.
     fn put(&mut self, range: KeyRange) {
-        if self.ranges.contains(&range) {
-            self.weight += REPEATED_WEIGHT;
-        } else {
+        if !self.ranges.contains(&range) {
             self.weight += FRESH_WEIGHT;
             self.ranges.push(range);
         }
