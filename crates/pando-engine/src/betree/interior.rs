@@ -293,9 +293,15 @@ impl Interior {
             let range = bounds.intersection(visible);
             let old = &self.children[index];
             let mut child = if inner { old.clone() } else { old.narrowed(&bounds, &range) };
-            let buffer = child.buffer.into_value().expect("the whole node was loaded before");
-            child.buffer = Part::new(buffer.inside(&range).relift(&[], prefix));
-            child.count_buffer();
+            let is_same = |buffer: &MessageBuffer| prefix.is_empty() && buffer.lies_inside(&range);
+            if child.buffer.get().is_some_and(|buffer| is_same(buffer)) {
+                // Held by both until one of them changes.
+                child.buffer.leave_image();
+            } else {
+                let buffer = child.buffer.into_value().expect("the whole node was loaded before");
+                child.buffer = Part::new(buffer.inside(&range).relift(&[], prefix));
+                child.count_buffer();
+            }
             if child.id.is_empty() {
                 child.strip = 0;
             } else {

@@ -25,10 +25,12 @@ use super::lifting::{key_limits, relift_bound, relift_key, relift_way};
 /// What a keyed message or fragment weighs beside its bytes, in memory.
 pub(crate) const ENTRY_OVERHEAD: usize = 96;
 
+type Keyed = BTreeMap<Bytes, (Msn, Pending)>;
+
 /// Messages for one child, in the coordinates of the node that holds them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MessageBuffer {
-    keyed: BTreeMap<Bytes, (Msn, Pending)>,
+    keyed: Keyed,
     ranges: Vec<(KeyRange, Msn)>,
     gotos: Vec<Goto>,
     bytes: usize,
@@ -39,7 +41,7 @@ pub(crate) struct MessageBuffer {
 pub(crate) struct Messages {
     pub(crate) ranges: Vec<(KeyRange, Msn)>,
     pub(crate) gotos: Vec<Goto>,
-    pub(crate) keyed: BTreeMap<Bytes, (Msn, Pending)>,
+    pub(crate) keyed: Keyed,
 }
 
 impl MessageBuffer {
@@ -336,14 +338,21 @@ impl MessageBuffer {
     /// Cuts off everything at and above `bound` into a buffer of its own.
     pub(crate) fn split_off(&mut self, bound: &Bound) -> Self {
         let above = KeyRange::new(bound.clone(), Bound::greatest());
-        let keyed: Vec<_> = self.keyed_in(&above).map(|(key, _)| key.clone()).collect();
         let mut right = Self { newest: self.newest, ..Self::default() };
-        for key in keyed {
-            let (msn, pending) = self.keyed.remove(&key).expect("the key was just seen in the map");
-            let weight = Self::keyed_weight(&key, &pending);
-            self.bytes -= weight;
-            right.bytes += weight;
-            right.keyed.insert(key, (msn, pending));
+        let first = self.keyed_in(&above).next().map(|(key, _)| key.clone());
+        if let Some(first) = first {
+            let all = self.keyed_bytes();
+            right.keyed = self.keyed.split_off(&first);
+            let weigh = |keyed: &Keyed| -> usize {
+                keyed.iter().map(|(key, (_, pending))| Self::keyed_weight(key, pending)).sum()
+            };
+            // The smaller half is weighed.
+            right.bytes = if right.keyed.len() < self.keyed.len() {
+                weigh(&right.keyed)
+            } else {
+                all - weigh(&self.keyed)
+            };
+            self.bytes -= right.bytes;
         }
         let first = self.ranges.partition_point(|(fragment, _)| fragment.upper <= *bound);
         for (range, msn) in self.ranges.drain(first..).collect::<Vec<_>>() {
@@ -368,8 +377,21 @@ impl MessageBuffer {
 
     /// What of it lies inside a range.
     pub(crate) fn inside(mut self, range: &KeyRange) -> Self {
+        if self.lies_inside(range) {
+            return self;
+        }
         drop(self.split_off(&range.upper));
         self.split_off(&range.lower)
+    }
+
+    /// True if no message reaches out of a range.
+    pub(crate) fn lies_inside(&self, range: &KeyRange) -> bool {
+        let keys = [self.keyed.first_key_value(), self.keyed.last_key_value()];
+        let fragments =
+            [self.ranges.first(), self.ranges.last()].map(|end| end.map(|(fragment, _)| fragment));
+        let gotos = [self.gotos.first(), self.gotos.last()].map(|end| end.map(|goto| &goto.range));
+        keys.into_iter().flatten().all(|(key, _)| range.contains(key))
+            && fragments.into_iter().chain(gotos).flatten().all(|fragment| range.covers(fragment))
     }
 
     /// Takes in a buffer whose messages all lie at or above `border`, all of its own below it. Fragments that reach
@@ -411,6 +433,9 @@ impl MessageBuffer {
 
     /// The same messages for a node whose keys are shorter by `strip` bytes or longer by `prefix`.
     pub(crate) fn relift(self, prefix: &[u8], strip: &[u8]) -> Self {
+        if prefix.is_empty() && strip.is_empty() {
+            return self;
+        }
         let mut buffer = Self { newest: self.newest, ..Self::default() };
         for (range, msn) in self.ranges {
             let range = KeyRange::new(
@@ -428,17 +453,24 @@ impl MessageBuffer {
             relift_way(&mut goto.xf.strip, &mut goto.xf.prepend, prefix, strip);
             buffer.add_goto(goto);
         }
-        for (key, (msn, pending)) in self.keyed {
-            let key = relift_key(&key, prefix, strip);
-            buffer.bytes += Self::keyed_weight(&key, &pending);
-            buffer.keyed.insert(key, (msn, pending));
-        }
+        let relifted =
+            self.keyed.into_iter().map(|(key, message)| (relift_key(&key, prefix, strip), message));
+        // In one go, since they stay in their order.
+        buffer.keyed = relifted
+            .inspect(|(key, (_, pending))| buffer.bytes += Self::keyed_weight(key, pending))
+            .collect();
         buffer
     }
 
     /// Takes it apart.
     pub(crate) fn into_messages(self) -> Messages {
         Messages { ranges: self.ranges, gotos: self.gotos, keyed: self.keyed }
+    }
+
+    /// What the keyed messages take of [`Self::bytes`].
+    fn keyed_bytes(&self) -> usize {
+        let ranges: usize = self.ranges.iter().map(|(range, _)| Self::range_weight(range)).sum();
+        self.bytes - ranges - self.gotos.iter().map(Self::goto_weight).sum::<usize>()
     }
 
     fn keyed_weight(key: &Bytes, pending: &Pending) -> usize {
