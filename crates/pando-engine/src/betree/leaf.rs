@@ -60,6 +60,12 @@ impl Basement {
         self.entries.between(from, to)
     }
 
+    /// True if there are entries, and none outside of a range.
+    pub(crate) fn lies_inside(&self, range: &KeyRange) -> bool {
+        let ends = self.entries.first().zip(self.entries.last());
+        ends.is_some_and(|((first, _), (last, _))| range.contains(first) && range.contains(last))
+    }
+
     /// Applies one message.
     pub(crate) fn apply(&mut self, key: &Bytes, pending: &Pending) {
         match self.entries.find(key) {
@@ -176,6 +182,16 @@ impl Leaf {
         slot.first_key = basement.entries.first().map_or_else(Bytes::new, |(key, _)| key.clone());
         (slot.bytes, slot.entries) = (basement.bytes, basement.entries.len() as u32);
         slot.part = Part::new(basement);
+        self.basements.push(slot);
+    }
+
+    /// Adds the basement of another leaf behind the others, held by both until one of them changes. It is loaded.
+    pub(crate) fn share_basement(&mut self, slot: &BasementSlot) {
+        let mut slot = slot.clone();
+        let basement = slot.part.get().expect("the caller has seen that it is in memory");
+        // It may stand further in front, where the keys of other leaves are.
+        slot.first_key = basement.entries.first().expect("LEAF-1: no basement is empty").0.clone();
+        slot.part.leave_image();
         self.basements.push(slot);
     }
 

@@ -121,6 +121,10 @@ impl Leaf {
         let mut seen = Self::default();
         for slot in &self.basements {
             let basement = slot.part.get().expect("the whole leaf was loaded before");
+            if prefix.is_empty() && basement.lies_inside(visible) {
+                seen.share_basement(slot);
+                continue;
+            }
             let entries = basement.inside(visible);
             let entries: Vec<_> =
                 entries.map(|(key, value)| (key.slice(prefix.len()..), value.clone())).collect();
