@@ -189,8 +189,9 @@ impl Leaf {
     pub(crate) fn share_basement(&mut self, slot: &BasementSlot) {
         let mut slot = slot.clone();
         let basement = slot.part.get().expect("the caller has seen that it is in memory");
-        // It may stand further in front, where the keys of other leaves are.
-        slot.first_key = basement.entries.first().expect("LEAF-1: no basement is empty").0.clone();
+        // It may stand further in front, where the keys of other leaves are. The entry's own would keep what was read for it.
+        let (first_key, _) = basement.entries.first().expect("LEAF-1: no basement is empty");
+        slot.first_key = Bytes::copy_from_slice(first_key);
         slot.part.leave_image();
         self.basements.push(slot);
     }

@@ -93,6 +93,31 @@ proptest! {
     }
 
     #[test]
+    fn what_a_buffer_has_inside_a_range_is_what_two_cuts_leave(
+        messages in proptest::collection::vec(message(), 0..24), goto in (bound(), bound()), a in bound(), b in bound(),
+    ) {
+        let range = |a: Bound, b: Bound| KeyRange::new(a.clone().min(b.clone()), a.max(b));
+        let mut buffer = buffer_of(&messages);
+        let goto = range(goto.0, goto.1);
+        if !goto.is_empty() {
+            buffer.push_goto(goto_of(goto, 1));
+        }
+        let wanted = range(a, b);
+        let mut cut = buffer.clone();
+        drop(cut.split_off(&wanted.upper));
+        let cut = cut.split_off(&wanted.lower);
+        let inside = buffer.clone().inside(&wanted);
+        inside.check_invariants();
+        prop_assert_eq!(format!("{inside:?}"), format!("{cut:?}"));
+        prop_assert!(inside.lies_inside(&wanted));
+        prop_assert_eq!(format!("{:?}", buffer.clone().relift(&[], &[])), format!("{buffer:?}"));
+        let there = buffer.clone().relift(b"ab", &[]);
+        there.check_invariants();
+        prop_assert_eq!(there.keyed().count(), buffer.keyed().count());
+        prop_assert!(there.keyed().zip(buffer.keyed()).all(|(one, other)| one.0[..] == [b"ab", &other.0[..]].concat()));
+    }
+
+    #[test]
     fn messages_in_a_range_are_those_whose_keys_it_contains(
         messages in proptest::collection::vec(message(), 0..24), a in bound(), b in bound(),
     ) {
@@ -105,15 +130,14 @@ proptest! {
     }
 }
 
+fn goto_of(range: KeyRange, height: u8) -> Goto {
+    let xf = Xf { strip: 0, prepend: Bytes::new(), lower: Bound::least(), upper: Bound::greatest() };
+    Goto { range, msn: Msn::default(), target: NodeId(7), height, xf }
+}
+
 #[test]
 fn a_goto_of_a_damaged_node_that_leads_no_lower_is_refused() {
-    let goto = |height| Goto {
-        range: KeyRange::prefix(&b"a"[..]),
-        msn: Msn::default(),
-        target: NodeId(7),
-        height,
-        xf: Xf { strip: 0, prepend: Bytes::new(), lower: Bound::least(), upper: Bound::greatest() },
-    };
+    let goto = |height| goto_of(KeyRange::prefix(&b"a"[..]), height);
     let read = |height| MessageBuffer::from_parts(2, Vec::new(), Vec::new(), vec![goto(height)]);
     assert!(read(1).is_some());
     assert!(read(2).is_none() && read(3).is_none());

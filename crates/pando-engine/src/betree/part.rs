@@ -36,8 +36,8 @@ impl<T: Clone> Part<T> {
         self.loaded.as_ref()
     }
 
-    /// The contents for a change; the copy on the device is out of date from now on. Copies what a checkpoint or a
-    /// reader still holds.
+    /// The contents for a change; the copy on the device is out of date from now on. Copies what a checkpoint, a
+    /// reader or another node still holds.
     pub(crate) fn change(&mut self) -> Option<&mut T> {
         let value = self.loaded.as_mut()?;
         self.stored = None;
@@ -71,9 +71,10 @@ impl<T: Clone> Part<T> {
         self.loaded.get_or_insert(value);
     }
 
-    /// Drops the contents from memory if the device has them and nobody is using them; true if it did.
+    /// Drops the contents from memory if the device has them; true if it did. A reader, or another node that shares them, goes on
+    /// with what it holds.
     pub(crate) fn evict(&mut self) -> bool {
-        if self.stored.is_none() || self.loaded.as_ref().is_none_or(|value| Arc::strong_count(value) > 1) {
+        if self.stored.is_none() || self.loaded.is_none() {
             return false;
         }
         self.loaded = None;

@@ -66,6 +66,11 @@ impl Volume {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub(crate) fn drop_clean_parts(&self) {
+        self.drop_clean(0, false);
+    }
+
     fn drop_clean(&self, goal: usize, spare_used: bool) {
         for shard in &self.cache.shards {
             let nodes: Vec<NodeRef> = shard.lock().values().cloned().collect();
@@ -79,14 +84,13 @@ impl Volume {
                     continue;
                 }
                 let Some(mut state) = node.state.try_write() else { continue };
-                // It may have become a root since.
-                if node.pinned.load(Ordering::Relaxed) {
+                // It may have become a root since. What is being written is held by its image as well.
+                if node.pinned.load(Ordering::Relaxed) || is_held(&state) {
                     continue;
                 }
                 drop_parts(&mut state);
                 self.account(&mut state);
-                let clean = state.dirty.is_none() && state.frozen.is_none() && !state.writing;
-                let gone = clean && nothing_loaded(&state);
+                let gone = state.dirty.is_none() && nothing_loaded(&state);
                 drop(state);
                 if gone {
                     self.remove_if_unused(node);
@@ -159,6 +163,11 @@ impl Volume {
         self.note_dirty(node, &mut state);
         self.account(&mut state);
     }
+}
+
+/// True if an image of the node holds its parts: to drop them from it would free nothing.
+pub(super) fn is_held(state: &Node) -> bool {
+    state.frozen.is_some() || state.writing
 }
 
 fn drop_parts(state: &mut Node) {

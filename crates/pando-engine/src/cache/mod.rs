@@ -22,6 +22,8 @@ pub(crate) mod read_ahead;
 mod read_ahead_tests;
 #[cfg(test)]
 mod root_tests;
+#[cfg(test)]
+mod shared_tests;
 pub(crate) mod write_back;
 
 use std::collections::HashMap;
