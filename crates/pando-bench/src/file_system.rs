@@ -180,7 +180,8 @@ fn known() -> Vec<FileSystem> {
             ..FileSystem::peer("bcachefs", "bcachefs format --force DEVICE", "bcachefs version")
         },
         FileSystem {
-            mount: "zpool import -d DEVICE -N pando-bench && mount -t zfs pando-bench MOUNTPOINT".to_owned(),
+            mount: "zpool import -d DEVICE -N pando-bench && mount -t zfs -o noatime pando-bench MOUNTPOINT"
+                .to_owned(),
             umount: "umount MOUNTPOINT && zpool export pando-bench".to_owned(),
             checkpoint: String::new(),
             ..FileSystem::peer(

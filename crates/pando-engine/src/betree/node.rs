@@ -110,6 +110,11 @@ impl CachedNode {
 }
 
 impl Node {
+    /// True if an image of the node holds its parts: to drop them from it would free nothing.
+    pub(crate) fn is_held(&self) -> bool {
+        self.frozen.is_some() || self.writing
+    }
+
     /// A node that is not on the device yet.
     pub(crate) fn new(height: u8, body: Body, key_range: KeyRange, born: Msn) -> Self {
         Self {

@@ -66,12 +66,7 @@ impl Volume {
         Ok(())
     }
 
-    #[cfg(test)]
-    pub(crate) fn drop_clean_parts(&self) {
-        self.drop_clean(0, false);
-    }
-
-    fn drop_clean(&self, goal: usize, spare_used: bool) {
+    pub(super) fn drop_clean(&self, goal: usize, spare_used: bool) {
         for shard in &self.cache.shards {
             let nodes: Vec<NodeRef> = shard.lock().values().cloned().collect();
             for node in nodes {
@@ -85,7 +80,7 @@ impl Volume {
                 }
                 let Some(mut state) = node.state.try_write() else { continue };
                 // It may have become a root since. What is being written is held by its image as well.
-                if node.pinned.load(Ordering::Relaxed) || is_held(&state) {
+                if node.pinned.load(Ordering::Relaxed) || state.is_held() {
                     continue;
                 }
                 drop_parts(&mut state);
@@ -163,11 +158,6 @@ impl Volume {
         self.note_dirty(node, &mut state);
         self.account(&mut state);
     }
-}
-
-/// True if an image of the node holds its parts: to drop them from it would free nothing.
-pub(super) fn is_held(state: &Node) -> bool {
-    state.frozen.is_some() || state.writing
 }
 
 fn drop_parts(state: &mut Node) {

@@ -17,7 +17,6 @@ use std::sync::atomic::Ordering;
 use pando_format::Tree;
 use parking_lot::Mutex;
 
-use super::evict::is_held;
 use crate::betree::node::{Body, CachedNode, NodeRef};
 use crate::volume::Volume;
 
@@ -90,7 +89,7 @@ impl Volume {
         // Somebody at work there is a reason to leave it to the clock hand.
         let Some(mut state) = node.state.try_write() else { return };
         // TREE-1: a root stays whole.
-        if node.pinned.load(Ordering::Relaxed) || is_held(&state) {
+        if node.pinned.load(Ordering::Relaxed) || state.is_held() {
             return;
         }
         let Body::Leaf(leaf) = &mut state.body else { return };

@@ -1,11 +1,12 @@
-//! A node and its copy hold the same parts in memory until one of them changes.
+//! Parts that more than one holds: a node and its copy, until one of them changes, or a node and an image of it.
 
 use std::sync::Arc;
 
 use pando_device::MemoryDevice;
 use pando_format::Tree;
 
-use crate::{Background, Batch, Engine, FormatOptions, Options};
+use crate::small_volume::{fill, volume_on};
+use crate::{Batch, Engine};
 
 const VALUES: u32 = 400;
 
@@ -20,15 +21,7 @@ fn key(place: &[u8], number: u32) -> Vec<u8> {
 /// Neither could be dropped, since the other held it, and eviction found nothing to gain.
 #[test]
 fn what_a_node_shares_with_its_copy_can_be_dropped_from_both() {
-    let device = Arc::new(MemoryDevice::new(64 << 20));
-    let format = FormatOptions {
-        node_bytes: Some(64 << 10),
-        basement_bytes: Some(4 << 10),
-        ..FormatOptions::default()
-    };
-    Engine::format(device.clone(), &format).unwrap();
-    let engine =
-        Engine::open(device, Options { background: Background::Manual, ..Options::default() }).unwrap();
+    let engine = volume_on(&Arc::new(MemoryDevice::new(64 << 20)));
     for number in 0..VALUES {
         let mut batch = Batch::new();
         batch.put(Tree::Data, key(b"here/", number), vec![number as u8; 1024]);
@@ -51,7 +44,7 @@ fn what_a_node_shares_with_its_copy_can_be_dropped_from_both() {
     let volume = engine.volume();
     let before = volume.cache.memory();
     assert!(before > VALUES as usize * 1536, "{before} bytes of both in memory");
-    volume.drop_clean_parts();
+    volume.drop_clean(0, false);
     let after = volume.cache.memory();
     assert!(after < before / 4, "{after} of {before} bytes stay");
     for number in 0..VALUES {
@@ -60,4 +53,23 @@ fn what_a_node_shares_with_its_copy_can_be_dropped_from_both() {
         let twin = if number % 8 == 0 { vec![!(number as u8); 2000] } else { vec![number as u8; 1024] };
         assert_eq!(value(b"twin/"), twin);
     }
+}
+
+/// What an image holds stays in memory anyhow, and would only be read again.
+#[test]
+fn what_is_being_written_stays_with_its_node() {
+    let engine = volume_on(&Arc::new(MemoryDevice::new(64 << 20)));
+    fill(&engine, VALUES);
+    engine.checkpoint().unwrap();
+    let volume = engine.volume();
+    let nodes =
+        || volume.cache.shards.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>());
+    let before = volume.cache.memory();
+    nodes().for_each(|node| node.state.write().writing = true);
+    volume.drop_clean(0, false);
+    nodes().for_each(|node| volume.pass(&node, 0..usize::MAX, 1 << 30));
+    assert_eq!(volume.cache.memory(), before);
+    nodes().for_each(|node| node.state.write().writing = false);
+    volume.drop_clean(0, false);
+    assert!(volume.cache.memory() < before / 2);
 }
