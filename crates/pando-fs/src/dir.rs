@@ -252,10 +252,8 @@ impl FileSystem {
                 stored => self.inode_of(chunk.directory, name, stored)?,
             },
         };
-        // The kernel takes one off the count of links when it hears of an unlink. Had it heard of the lower count before, it would come
-        // to one too few.
         let is_wanted = wanted.are_for(inode.file_type, true);
-        let attributes = is_wanted.then(|| inode.attributes()).filter(|_| !inode.has_lost_a_name());
+        let attributes = is_wanted.then(|| inode.attributes()).filter(|_| !inode.has_just_lost_a_name());
         let Some(attributes) = attributes else {
             return Ok(entry(inode.number, inode.file_type, None));
         };

@@ -10,7 +10,8 @@ use pando_engine::{Background, Batch, Direction, Engine, FormatOptions, KeyRange
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, SystemClock};
-use crate::inode::{Inode, Place};
+use crate::inode::{HEARS_WITHIN, Inode, Place};
+use crate::last_time::LastTime;
 use crate::locks::{self, Rank};
 use crate::names::NameBudget;
 use crate::numbers::{self, Numbers};
@@ -35,6 +36,8 @@ pub struct FileSystem {
     pub(crate) numbers: Numbers,
     pub(crate) budget: Arc<NameBudget>,
     pub(crate) parked: Parked,
+    /// When a file lost one of several names: saves looking for that of each.
+    name_lost: LastTime,
     /// The snapshots that inodes in memory lie in, by number.
     pub(crate) views: Mutex<HashMap<InodeNumber, Weak<View>>>,
     /// How many hold a snapshot, by its number.
@@ -136,6 +139,7 @@ impl FileSystem {
             namespace: locks::RwLock::new(Rank::Namespace, 0, 0),
             clock,
             read_only,
+            name_lost: LastTime::default(),
             refuses_changes: AtomicBool::new(false),
         };
         let live = View::new(Bytes::new(), root.delta, true);
@@ -205,6 +209,12 @@ impl FileSystem {
         if inode.is_writable() { Ok(inode) } else { Err(Error::ReadOnly) }
     }
 
+    /// Notes that a file has lost one of several names; before anybody can see the lower count of links.
+    pub(crate) fn note_lost_name(&self, inode: &Inode) {
+        self.name_lost.note();
+        inode.lost_a_name.note();
+    }
+
     /// For the start of each changing operation.
     pub(crate) fn check_writable(&self) -> Result<()> {
         let refuses = self.read_only || self.refuses_changes.load(Ordering::Relaxed);
@@ -231,6 +241,11 @@ impl Operations for FileSystem {
 
     fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes> {
         Ok(self.inode(inode)?.read()?.record.attributes(inode))
+    }
+
+    fn has_just_lost_a_name(&self, inode: InodeNumber) -> bool {
+        self.name_lost.is_within(HEARS_WITHIN)
+            && self.table.get(inode).is_some_and(|inode| inode.has_just_lost_a_name())
     }
 
     fn set_attributes(&self, caller: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {

@@ -127,7 +127,7 @@ impl FileSystem {
 
         states.set_record(gone.directory, directory_record);
         names.from.remove(gone.name);
-        inode.note_lost_name();
+        self.note_lost_name(inode);
         inode.known_names.clear();
         states.set_record(inode, record);
         let held = home.directory.acquire();

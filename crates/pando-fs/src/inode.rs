@@ -12,18 +12,23 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::homecoming::KnownNames;
+use crate::last_time::LastTime;
 use crate::locks::{self, MutexGuard, Rank, ReadGuard, WriteGuard};
 use crate::names::{NameBudget, Names};
 use crate::operations::{Attributes, FileType, InodeNumber, Seek};
 use crate::schema::{Record, key, number};
 use crate::view::View;
 use crate::{Error, Result};
+
+/// How long the kernel may take to act on the answer to an unlink; a thread that could run is never kept from it for so long.
+pub(crate) const HEARS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Paths longer than this are made anew for each key: memory for the paths of a deep chain grows with its square.
 const CACHED_PATH_MAX: usize = 4096;
@@ -102,8 +107,8 @@ pub(crate) struct Inode {
     /// A directory's path and the epoch of the name space it is right for.
     path: Mutex<Option<(u64, Bytes)>>,
     names: Option<Box<locks::Mutex<Names>>>,
-    /// See [`Inode::has_lost_a_name`].
-    lost_a_name: AtomicBool,
+    /// When it lost one of several names, if it did so while it was in the table, and so known to the kernel.
+    pub(crate) lost_a_name: LastTime,
     /// Of a file with several links.
     pub(crate) known_names: KnownNames,
     state: locks::RwLock<State>,
@@ -152,7 +157,7 @@ impl Inode {
             place: Mutex::new(place),
             path: Mutex::new(None),
             names,
-            lost_a_name: AtomicBool::new(false),
+            lost_a_name: LastTime::default(),
             known_names: KnownNames::default(),
             state: locks::RwLock::new(Rank::State, number, State { record, searches: Searches::default() }),
         })
@@ -259,14 +264,9 @@ impl Inode {
         matches!(*self.place.lock(), Place::Linked { .. })
     }
 
-    /// True for a file that has lost one of several names while it was in the table, and so known to the kernel.
-    pub(crate) fn has_lost_a_name(&self) -> bool {
-        self.lost_a_name.load(Ordering::Acquire)
-    }
-
-    /// To be called before anybody can see the lower count of links.
-    pub(crate) fn note_lost_name(&self) {
-        self.lost_a_name.store(true, Ordering::Release);
+    /// See [`Operations::has_just_lost_a_name`](crate::operations::Operations::has_just_lost_a_name).
+    pub(crate) fn has_just_lost_a_name(&self) -> bool {
+        self.lost_a_name.is_within(HEARS_WITHIN)
     }
 
     /// True for the root of the live tree and of a snapshot.

@@ -20,6 +20,7 @@ mod frozen;
 mod hash;
 mod homecoming;
 mod inode;
+mod last_time;
 mod leaving;
 mod link;
 mod locks;

@@ -142,7 +142,7 @@ pub struct DirectoryEntry {
     /// Its inode's type.
     pub file_type: FileType,
     /// All of its attributes, if asked for; such an entry counts one reference. Never for `.` and `..`, not in [`SNAPSHOTS`], and not
-    /// for what has lost one of several names and was known to the kernel since.
+    /// for what [has just lost one of several names](Operations::has_just_lost_a_name).
     pub attributes: Option<Attributes>,
 }
 
@@ -262,6 +262,12 @@ pub trait Operations: Send + Sync {
     }
     /// Attributes of an inode.
     fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes>;
+    /// True for a file that has lost one of several names within the last ten seconds, while it had references. The kernel takes one off
+    /// its count of links when it hears of an unlink. If it heard before of the lower count, it comes to one too few. Never waits. Ask after
+    /// the attributes: what had lost no name then had none fewer.
+    fn has_just_lost_a_name(&self, _inode: InodeNumber) -> bool {
+        false
+    }
     /// Changes attributes and returns the new ones.
     fn set_attributes(&self, caller: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes>;
     /// The target of a symbolic link.

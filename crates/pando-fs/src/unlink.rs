@@ -182,7 +182,7 @@ impl FileSystem {
     pub(crate) fn settle_removed(&self, states: &mut States, inode: &Arc<Inode>, removed: Option<Record>) {
         if let Some(record) = removed {
             if record.links > 0 {
-                inode.note_lost_name();
+                self.note_lost_name(inode);
                 states.set_record(inode, record);
                 return;
             }

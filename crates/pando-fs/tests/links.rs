@@ -275,9 +275,11 @@ fn listings_say_nothing_of_what_has_lost_a_name_while_it_was_known() {
     link(&volume, file, ROOT, "f2");
     let links = |volume: &Volume| listed(volume, true)[1..].iter().map(|entry| entry.3).collect::<Vec<_>>();
     assert_eq!(links(&volume), [Some(3); 2]);
+    assert!(!volume.fs.has_just_lost_a_name(file));
     volume.fs.unlink(directory, b"g").unwrap();
     // The kernel may not have heard of the unlink, and would take one off the count that is listed.
     assert_eq!(links(&volume), [None; 2]);
+    assert!(volume.fs.has_just_lost_a_name(file) && !volume.fs.has_just_lost_a_name(directory));
     // Once it has forgotten the file it has no count. One that made the file knows it once, and through each link once more.
     volume.fs.forget(file, 3);
     assert_eq!(volume.fs.get_attributes(file), Err(Error::Stale));

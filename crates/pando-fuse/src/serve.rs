@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pando_fs::operations::{FileType, SNAPSHOTS};
+use pando_fs::operations::{Attributes, FileType, SNAPSHOTS};
 use pando_fs::{Error, InodeNumber, ListAttributes, Operations, Result};
 use rustix::io::Errno;
 
@@ -73,9 +73,9 @@ impl Server {
             Operation::ReadDirectory { cookie, size, attributes } => {
                 self.list(header, cookie, size, attributes, reply);
             }
-            Operation::GetAttributes
-            | Operation::GetAllAttributes
-            | Operation::ReadLink
+            Operation::GetAttributes => self.attributes(header, Answer::attributes, reply),
+            Operation::GetAllAttributes => self.attributes(header, Answer::all_attributes, reply),
+            Operation::ReadLink
             | Operation::Read { .. }
             | Operation::Statistics
             | Operation::GetXattr { .. }
@@ -146,6 +146,7 @@ impl Server {
     fn lookup(&self, header: &Header, name: Bytes, reply: Reply) {
         let (directory, caller) = (InodeNumber(header.node), header.pid);
         let (interest, forgetter) = (self.interest.clone(), self.forgetter.clone());
+        let kernel = self.kernel.clone();
         self.dispatcher.query(reply, move |fs| {
             let entry = match fs.lookup(directory, &name) {
                 // Snapshots come and go without the kernel's doing: it must ask each time.
@@ -162,6 +163,7 @@ impl Server {
                     forgetter.forget_contents(forgotten);
                 }
             }
+            unlearn_links(fs, &kernel, entry.attributes.inode);
             Ok(Answer::entry(&entry))
         });
     }
@@ -188,12 +190,19 @@ impl Server {
         });
     }
 
+    fn attributes(&self, header: &Header, answer: fn(&Attributes) -> Answer, reply: Reply) {
+        let (inode, kernel) = (InodeNumber(header.node), self.kernel.clone());
+        self.dispatcher.query(reply, move |fs| {
+            let attributes = fs.get_attributes(inode)?;
+            unlearn_links(fs, &kernel, inode);
+            Ok(answer(&attributes))
+        });
+    }
+
     fn query(&self, header: &Header, operation: Operation, reply: Reply) {
         let (inode, uid) = (InodeNumber(header.node), header.uid);
         self.dispatcher.query(reply, move |fs| {
             Ok(match &operation {
-                Operation::GetAttributes => Answer::attributes(&fs.get_attributes(inode)?),
-                Operation::GetAllAttributes => Answer::all_attributes(&fs.get_attributes(inode)?),
                 Operation::ReadLink => Answer::Pieces(vec![fs.read_link(inode)?]),
                 Operation::Read { offset, size } => {
                     let size = (*size).min(REQUEST_BYTES_MAX);
@@ -331,6 +340,14 @@ fn killing_set_id<T>(
         kernel.notify(&invalidate_attributes(inode.0));
     }
     Ok(changed)
+}
+
+/// Has the kernel take no count of links from the answer that is about to be sent, if it may not have heard of an unlink yet: it gives who asked what
+/// the answer says, and remembers nothing of it, since it was told of a change after it had asked. No lock of the inode's is taken (FU-4).
+fn unlearn_links(fs: &dyn Operations, kernel: &Device, inode: InodeNumber) {
+    if fs.has_just_lost_a_name(inode) {
+        kernel.notify(&invalidate_attributes(inode.0));
+    }
 }
 
 fn done(result: Result<()>) -> Result<Answer> {

@@ -1,4 +1,5 @@
-//! Messages that move among mailboxes by link and unlink, while others list them: what the kernel believes of their links.
+//! What the kernel believes of the links of files that lose names: of messages that move among mailboxes by link and unlink while others
+//! list them, and of one file whose attributes others ask for.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,6 +20,9 @@ const CLIENTS: u64 = 8;
 
 /// Attributes that a listing brings while a name is being unlinked make a count wrong in every second run of this time.
 const TIME: Duration = Duration::from_secs(12);
+
+/// Attributes that are asked for meanwhile made a count wrong in some of a hundred rounds, where the kernel kept them.
+const ASKING_TIME: Duration = Duration::from_secs(4);
 
 /// Eight clients that each list a mailbox, and link, unlink, rename, look at or append to one of its messages.
 pub fn run(context: &Context) -> Outcome {
@@ -41,7 +45,57 @@ pub fn run(context: &Context) -> Outcome {
     if linked == 0 {
         return Err(Failure::Wrong("no message was moved".to_owned()));
     }
+    while_asked(&volume.root)?;
     volume.finish()
+}
+
+/// A file that gets a second name and loses it, by unlink and by a rename of another file, while two threads ask for its attributes.
+fn while_asked(root: &Path) -> Outcome {
+    let [file, second, other] = ["file", "second", "other"].map(|name| root.join(name));
+    at("write", &file, fs::write(&file, b"contents"))?;
+    let end = Instant::now() + ASKING_TIME;
+    let ask = |pause: Duration| {
+        while Instant::now() < end {
+            at("stat", &file, statx(&file, AtFlags::STATX_FORCE_SYNC).map_err(Into::into))?;
+            std::thread::sleep(pause);
+        }
+        Ok(())
+    };
+    let lose = || {
+        for round in 0.. {
+            if Instant::now() > end {
+                eprintln!("{round} names lost");
+                break;
+            }
+            at("link", &file, fs::hard_link(&file, &second))?;
+            if round % 2 == 0 {
+                at("unlink", &second, fs::remove_file(&second))?;
+            } else {
+                at("write", &other, fs::write(&other, b"other"))?;
+                at("rename", &other, fs::rename(&other, &second))?;
+                at("unlink", &second, fs::remove_file(&second))?;
+            }
+            let links = at("stat", &file, statx(&file, AtFlags::STATX_DONT_SYNC).map_err(Into::into))?;
+            if links != 1 {
+                return Err(Failure::Wrong(format!(
+                    "one name is left, and the kernel says {links} in round {round}"
+                )));
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let (often, seldom) =
+            (scope.spawn(|| ask(Duration::ZERO)), scope.spawn(|| ask(Duration::from_micros(100))));
+        let lost = lose();
+        let asked = [often, seldom].map(|asking| asking.join().expect("it does not panic"));
+        asked.into_iter().collect::<Outcome>().and(lost)
+    })
+}
+
+/// How many links the kernel says that a file has.
+fn statx(path: &Path, flags: AtFlags) -> rustix::io::Result<u32> {
+    rustix::fs::statx(CWD, path, flags, StatxFlags::NLINK).map(|known| known.stx_nlink)
 }
 
 /// Returns how many messages it moved.
@@ -103,9 +157,9 @@ fn unless_gone(what: &'static str, path: &Path, result: std::io::Result<()>) -> 
 
 /// Fails if the file is there, and the kernel believes that it has no name.
 fn has_links(path: &Path) -> Result<(), Failure> {
-    let known = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::NLINK);
+    let known = statx(path, AtFlags::STATX_DONT_SYNC);
     let asked = fs::metadata(path).map(|found| found.nlink());
-    match (known.map(|known| known.stx_nlink), asked) {
+    match (known, asked) {
         (Ok(0), Ok(links @ 1..)) => {
             Err(Failure::Wrong(format!("{} has {links} links, and the kernel says 0", path.display())))
         }
