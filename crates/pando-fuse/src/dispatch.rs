@@ -92,9 +92,7 @@ impl Dispatcher {
             self.pool.run(move || {
                 worker.work(|replies| {
                     let refused = fs.sync().err().map(|error| refusal(&error, &report));
-                    for reply in replies {
-                        reply.send(refused.map_or(Answer::Done, Answer::Refused));
-                    }
+                    Reply::send_all(replies, &refused.map_or(Answer::Done, Answer::Refused));
                 });
             });
         }

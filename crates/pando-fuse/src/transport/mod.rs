@@ -69,6 +69,17 @@ impl Reply {
         }
     }
 
+    /// Answers several alike, and only then wakes those who take the answers away. Woken by the first, a caller would be back with its next
+    /// request before the others have heard.
+    pub(crate) fn send_all(replies: Vec<Self>, answer: &Answer) {
+        let mut queues: Vec<Arc<Queue>> = Vec::new();
+        for mut reply in replies {
+            let queue = reply.prepare(answer);
+            queues.extend(queue.filter(|queue| !queues.iter().any(|other| Arc::ptr_eq(queue, other))));
+        }
+        queues.iter().for_each(|queue| queue.wake());
+    }
+
     /// For requests that are never answered. What lies in a slot always is: the slot goes back by its answer.
     pub(crate) fn withhold(mut self) {
         match self.way {
@@ -78,14 +89,24 @@ impl Reply {
     }
 
     fn answer(&mut self, answer: &Answer) {
-        match self.way.take() {
-            Some(Way::Device(device)) => device.answer(self.unique, answer),
-            Some(Way::Ring(queue, mut slot)) => {
+        if let Some(queue) = self.prepare(answer) {
+            queue.wake();
+        }
+    }
+
+    /// Answers. Returns the queue that must still be woken.
+    fn prepare(&mut self, answer: &Answer) -> Option<Arc<Queue>> {
+        match self.way.take()? {
+            Way::Device(device) => {
+                device.answer(self.unique, answer);
+                None
+            }
+            Way::Ring(queue, mut slot) => {
                 queue.release(&slot);
                 slot.answer(self.unique, answer);
                 queue.hand_in(slot);
+                Some(queue)
             }
-            None => {}
         }
     }
 }

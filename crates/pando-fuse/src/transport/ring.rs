@@ -76,9 +76,13 @@ impl Queue {
         let _ = self.kept.compare_exchange(slot.index() + 1, 0, AcqRel, Relaxed);
     }
 
-    /// Takes a slot with its answer; from any thread.
+    /// Takes a slot with its answer; from any thread, which then wakes the queue.
     pub(super) fn hand_in(&self, slot: Slot) {
         self.answered.lock().push(slot);
+    }
+
+    /// Has its thread give the kernel what was handed in.
+    pub(super) fn wake(&self) {
         if std::thread::current().id() != self.server {
             // It fails only where 2^64 others are under way.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
