@@ -1,13 +1,17 @@
 //! Syncs that come while another is under way, made together.
 //!
 //! A sync makes everything durable that was done before it, so one call serves all requests that were waiting when it began. With a thread for each
-//! of them, every one of these threads would be woken, only to hear that another's flush has served it.
+//! of them, every one of these threads would be woken, only to hear that another's flush has served it. Two may be under way at once, as
+//! two flushes may: who comes during one does not wait for it to end.
 //!
 //! One lock, held for pushes and takes only.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+
+/// Syncs at once.
+const WORKERS_MAX: u32 = 2;
 
 /// Those who wait for a sync.
 pub(crate) struct Syncs<Reply> {
@@ -16,25 +20,26 @@ pub(crate) struct Syncs<Reply> {
 
 struct State<Reply> {
     waiting: Vec<Reply>,
-    has_worker: bool,
+    workers: u32,
 }
 
-/// Makes the syncs that are waited for; there is one of it, until nobody waits.
+/// Makes the syncs that are waited for, until nobody waits.
 pub(crate) struct Worker<Reply> {
     syncs: Arc<Syncs<Reply>>,
 }
 
 impl<Reply> Syncs<Reply> {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State { waiting: Vec::new(), has_worker: false }) })
+        Arc::new(Self { state: Mutex::new(State { waiting: Vec::new(), workers: 0 }) })
     }
 
-    /// One more waits. The worker, if there was none: it must be set to work.
+    /// One more waits. A worker, if there may be one more: it must be set to work.
     pub(crate) fn add(self: &Arc<Self>, reply: Reply) -> Option<Worker<Reply>> {
         let mut state = self.state.lock();
         state.waiting.push(reply);
-        let had_worker = std::mem::replace(&mut state.has_worker, true);
-        (!had_worker).then(|| Worker { syncs: self.clone() })
+        let is_wanted = state.workers < WORKERS_MAX;
+        state.workers += u32::from(is_wanted);
+        is_wanted.then(|| Worker { syncs: self.clone() })
     }
 }
 
@@ -46,11 +51,12 @@ impl<Reply> Worker<Reply> {
         }
     }
 
-    /// All who wait; if nobody does, the worker is one no longer.
+    /// All who wait; if nobody does, this is a worker no longer.
     fn take(&self) -> Option<Vec<Reply>> {
         let mut state = self.syncs.state.lock();
-        state.has_worker = !state.waiting.is_empty();
-        state.has_worker.then(|| std::mem::take(&mut state.waiting))
+        let is_done = state.waiting.is_empty();
+        state.workers -= u32::from(is_done);
+        (!is_done).then(|| std::mem::take(&mut state.waiting))
     }
 }
 
@@ -63,16 +69,22 @@ mod tests {
         let syncs = Syncs::new();
         for _ in 0..2 {
             let worker = syncs.add(1).expect("there is none");
-            assert!(syncs.add(2).is_none(), "there is one");
+            let other = syncs.add(2).expect("there is one");
+            assert!(syncs.add(3).is_none(), "there are two");
             let mut served = Vec::new();
             worker.work(|replies| {
                 if served.is_empty() {
                     // What these did may have come too late for this sync.
-                    assert!(syncs.add(3).is_none() && syncs.add(4).is_none());
+                    assert!(syncs.add(4).is_none() && syncs.add(5).is_none());
                 }
                 served.push(replies);
             });
-            assert_eq!(served, [[1, 2], [3, 4]]);
+            assert_eq!(served, [vec![1, 2, 3], vec![4, 5]]);
+            let worker = syncs.add(6).expect("one has ended");
+            let mut served = Vec::new();
+            other.work(|replies| served.push(replies));
+            worker.work(|replies| served.push(replies));
+            assert_eq!(served, [[6]], "whichever worker comes first");
         }
     }
 }
