@@ -373,7 +373,7 @@ fn syncs_that_wait_are_made_together_and_each_hears_how_they_ended() {
             (0..CALLERS).map(|name| File::create(mounted.path().join(name.to_string())).unwrap()).collect();
         for fails in [false, true] {
             memory.sync_fails.store(fails, Ordering::Relaxed);
-            // All come while the first sync is under way, but on a machine that stands still for so long.
+            // All come while the first two syncs are under way, but on a machine that stands still for so long.
             until(|| {
                 memory.syncs.lock().clear();
                 *memory.sync_takes.lock() = Duration::from_millis(50);
@@ -387,10 +387,10 @@ fn syncs_that_wait_are_made_together_and_each_hears_how_they_ended() {
                         });
                     }
                 });
-                memory.syncs.lock().len() == 2
+                memory.syncs.lock().len() <= 3
             });
         }
-        assert_eq!(memory.syncing.lock().1, 1, "at most one at a time");
+        assert_eq!(memory.syncing.lock().1, 2, "no more at a time");
         drop(files);
         mounted.unmount();
     });
