@@ -50,7 +50,7 @@ impl FileSystem {
         }
         let (batch, record) = edit.finish(key, true);
         self.store.apply(batch)?;
-        state.set_record(record);
+        state.set_told_record(record);
         Ok(state.record.attributes(number))
     }
 }

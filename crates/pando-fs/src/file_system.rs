@@ -243,9 +243,9 @@ impl Operations for FileSystem {
         Ok(self.inode(inode)?.read()?.record.attributes(inode))
     }
 
-    fn has_just_lost_a_name(&self, inode: InodeNumber) -> bool {
+    fn attributes_may_mislead(&self, inode: InodeNumber) -> bool {
         self.name_lost.is_within(HEARS_WITHIN)
-            && self.table.get(inode).is_some_and(|inode| inode.has_just_lost_a_name())
+            && self.table.get(inode).is_some_and(|inode| inode.attributes_may_mislead())
     }
 
     fn set_attributes(&self, caller: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {

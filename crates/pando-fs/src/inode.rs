@@ -57,6 +57,8 @@ pub(crate) enum Place {
 pub(crate) struct State {
     pub(crate) record: Record,
     pub(crate) searches: Searches,
+    /// Whether the mode has changed, since the inode came into the table, by what does not tell the kernel.
+    mode_is_news: bool,
 }
 
 /// How far the latest search for data has got in a file, and that for a hole: blocks in which there is nothing of what was looked for. A
@@ -86,9 +88,19 @@ impl Searches {
 }
 
 impl State {
+    pub(crate) fn new(record: Record) -> Self {
+        Self { record, searches: Searches::default(), mode_is_news: false }
+    }
+
     /// Replaces the record; the data may have changed with it.
     pub(crate) fn set_record(&mut self, record: Record) {
-        *self = Self { record, searches: Searches::default() };
+        let mode_is_news = self.mode_is_news || record.mode != self.record.mode;
+        *self = Self { mode_is_news, ..Self::new(record) };
+    }
+
+    /// As [`State::set_record`], for a change whose answer tells the kernel of the mode.
+    pub(crate) fn set_told_record(&mut self, record: Record) {
+        *self = Self { mode_is_news: self.mode_is_news, ..Self::new(record) };
     }
 }
 
@@ -159,7 +171,7 @@ impl Inode {
             names,
             lost_a_name: LastTime::default(),
             known_names: KnownNames::default(),
-            state: locks::RwLock::new(Rank::State, number, State { record, searches: Searches::default() }),
+            state: locks::RwLock::new(Rank::State, number, State::new(record)),
         })
     }
 
@@ -264,9 +276,15 @@ impl Inode {
         matches!(*self.place.lock(), Place::Linked { .. })
     }
 
-    /// See [`Operations::has_just_lost_a_name`](crate::operations::Operations::has_just_lost_a_name).
+    /// True for a file that has lost one of several names while it was in the table, and so known to the kernel, which may not have heard of it
+    /// yet.
     pub(crate) fn has_just_lost_a_name(&self) -> bool {
         self.lost_a_name.is_within(HEARS_WITHIN)
+    }
+
+    /// See [`Operations::attributes_may_mislead`](crate::operations::Operations::attributes_may_mislead).
+    pub(crate) fn attributes_may_mislead(&self) -> bool {
+        self.has_just_lost_a_name() && !self.state.read().mode_is_news
     }
 
     /// True for the root of the live tree and of a snapshot.

@@ -142,7 +142,7 @@ pub struct DirectoryEntry {
     /// Its inode's type.
     pub file_type: FileType,
     /// All of its attributes, if asked for; such an entry counts one reference. Never for `.` and `..`, not in [`SNAPSHOTS`], and not
-    /// for what [has just lost one of several names](Operations::has_just_lost_a_name).
+    /// for what has lost one of several names within the last ten seconds.
     pub attributes: Option<Attributes>,
 }
 
@@ -262,10 +262,12 @@ pub trait Operations: Send + Sync {
     }
     /// Attributes of an inode.
     fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes>;
-    /// True for a file that has lost one of several names within the last ten seconds, while it had references. The kernel takes one off
-    /// its count of links when it hears of an unlink. If it heard before of the lower count, it comes to one too few. Never waits. Ask after
-    /// the attributes: what had lost no name then had none fewer.
-    fn has_just_lost_a_name(&self, _inode: InodeNumber) -> bool {
+    /// True if the kernel had better not remember the attributes that were read just before: those of a file that has lost one of several
+    /// names within the last ten seconds, while it had references. The kernel takes one off its count of links when it hears of an unlink. If it
+    /// has heard of the lower count before, it comes to one too few. False if the mode has changed, since somebody got a reference, by
+    /// what the kernel only learns of when it asks, an access control list or set-id bits that went: a wrong count does less harm.
+    /// Never waits.
+    fn attributes_may_mislead(&self, _inode: InodeNumber) -> bool {
         false
     }
     /// Changes attributes and returns the new ones.

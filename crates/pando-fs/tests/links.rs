@@ -275,11 +275,11 @@ fn listings_say_nothing_of_what_has_lost_a_name_while_it_was_known() {
     link(&volume, file, ROOT, "f2");
     let links = |volume: &Volume| listed(volume, true)[1..].iter().map(|entry| entry.3).collect::<Vec<_>>();
     assert_eq!(links(&volume), [Some(3); 2]);
-    assert!(!volume.fs.has_just_lost_a_name(file));
+    assert!(!volume.fs.attributes_may_mislead(file));
     volume.fs.unlink(directory, b"g").unwrap();
     // The kernel may not have heard of the unlink, and would take one off the count that is listed.
     assert_eq!(links(&volume), [None; 2]);
-    assert!(volume.fs.has_just_lost_a_name(file) && !volume.fs.has_just_lost_a_name(directory));
+    assert!(volume.fs.attributes_may_mislead(file) && !volume.fs.attributes_may_mislead(directory));
     // Once it has forgotten the file it has no count. One that made the file knows it once, and through each link once more.
     volume.fs.forget(file, 3);
     assert_eq!(volume.fs.get_attributes(file), Err(Error::Stale));
@@ -291,6 +291,27 @@ fn listings_say_nothing_of_what_has_lost_a_name_while_it_was_known() {
     volume.fs.rename(directory, other, ROOT, b"f2", mode).unwrap();
     assert_eq!(attributes(&volume, file).links, 1);
     assert_eq!(links(&volume), [None, Some(1)], "what another file has taken the name of");
+}
+
+#[test]
+fn the_kernel_may_keep_a_mode_that_it_only_learns_of_when_it_asks() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "file");
+    let lose_name = || {
+        link(&volume, file, ROOT, "second");
+        volume.fs.unlink(ROOT, b"second").unwrap();
+    };
+    lose_name();
+    assert!(volume.fs.attributes_may_mislead(file));
+    let set = SetAttributes { mode: Some(0o4755), ..SetAttributes::default() };
+    volume.fs.set_attributes(&volume.caller, file, &set).unwrap();
+    volume.fs.write(file, 0, "x".into(), false, false).unwrap();
+    assert!(volume.fs.attributes_may_mislead(file), "the answer to a chmod says which mode it made");
+    volume.fs.write(file, 0, "x".into(), false, true).unwrap();
+    assert_eq!(attributes(&volume, file).mode, 0o755);
+    lose_name();
+    volume.fs.set_attributes(&volume.caller, file, &SetAttributes::default()).unwrap();
+    assert!(!volume.fs.attributes_may_mislead(file), "the kernel would go on to execute it by the old mode");
 }
 
 #[test]

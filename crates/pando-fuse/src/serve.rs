@@ -342,10 +342,10 @@ fn killing_set_id<T>(
     Ok(changed)
 }
 
-/// Has the kernel take no count of links from the answer that is about to be sent, if it may not have heard of an unlink yet: it gives who asked what
-/// the answer says, and remembers nothing of it, since it was told of a change after it had asked. No lock of the inode's is taken (FU-4).
+/// Has the kernel remember nothing of the answer that is about to be sent, if it may not have heard of an unlink yet: it gives who asked what
+/// the answer says, and asks again next time, since it was told of a change after it had asked. No lock of the inode's is taken (FU-4).
 fn unlearn_links(fs: &dyn Operations, kernel: &Device, inode: InodeNumber) {
-    if fs.has_just_lost_a_name(inode) {
+    if fs.attributes_may_mislead(inode) {
         kernel.notify(&invalidate_attributes(inode.0));
     }
 }

@@ -390,7 +390,7 @@ fn syncs_that_wait_are_made_together_and_each_hears_how_they_ended() {
                 memory.syncs.lock().len() <= 3
             });
         }
-        assert_eq!(memory.syncing.lock().1, 2, "no more at a time");
+        assert!(memory.syncing.lock().1 <= 2, "no more at a time");
         drop(files);
         mounted.unmount();
     });

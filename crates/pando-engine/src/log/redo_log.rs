@@ -1,9 +1,9 @@
 //! The log while the volume is open: queue, write-out, group commit.
 //!
-//! A caller of [`RedoLog::sync_to`] writes out what is queued, unless somebody else does, and flushes, unless a flush that is under way began
-//! behind its record. Two may flush at once, so that who comes during a flush need not be woken before the next begins; further ones
-//! write out, and wait for the next, which they share.
-//! Writing out is done by one thread at a time, marked by a flag, not by a lock held across I/O.
+//! A caller of [`RedoLog::sync_to`] whose record is not durable writes out what is queued, and flushes. Who comes meanwhile writes out what
+//! that one did not, waits for the flush, and makes the next if it must; the others that wait then share it.
+//! Writing out and flushing are each done by one thread at a time, marked by a flag, not by a lock held
+//! across I/O.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,9 +21,6 @@ const WRITE_OUT_BYTES: u64 = 1 << 20;
 
 /// Bytes that take about as long to write as the flush behind them: 0.1 to 0.5 ms.
 const LITTLE_BYTES: u64 = 256 << 10;
-
-/// Flushes at once. With four instead of two, threads that sync 8 KiB each again and again had as many syncs or fewer.
-const FLUSHES_MAX: u32 = 2;
 
 /// The log of an open volume.
 pub(crate) struct RedoLog {
@@ -60,10 +57,7 @@ struct State {
     /// The last record that was written when a flush began that has succeeded.
     durable: Lsn,
     writing: bool,
-    /// Flushes under way.
-    flushing: u32,
-    /// The last record that was written when the last flush began.
-    flushed_next: Lsn,
+    flushing: bool,
     /// Why nothing is accepted any more (LOG-4).
     poison: Option<String>,
 }
@@ -101,8 +95,7 @@ impl RedoLog {
             written: last,
             durable: last,
             writing: false,
-            flushing: 0,
-            flushed_next: last,
+            flushing: false,
             poison: None,
         };
         Ok(Self {
@@ -192,18 +185,16 @@ impl RedoLog {
                 state = self.write_batch(state, binder, false)?;
                 continue;
             }
-            let is_covered = state.flushed_next >= target;
-            if state.written < target || is_covered || state.flushing == FLUSHES_MAX {
+            if state.written < target || state.flushing {
                 self.changed.wait(&mut state);
                 continue;
             }
-            state.flushing += 1;
+            state.flushing = true;
             let written = state.written;
-            state.flushed_next = written;
             drop(state);
             let flushed = self.device.flush();
             state = self.state.lock();
-            state.flushing -= 1;
+            state.flushing = false;
             match flushed {
                 Ok(()) => state.durable = state.durable.max(written),
                 Err(error) => state.poison(&error.into()),
@@ -322,7 +313,7 @@ impl RedoLog {
     pub fn little_waits(&self) -> bool {
         let state = self.state.lock();
         // What late binding may leave out goes to leaves, which may have to be read, and waits for nodes that leave the cache.
-        let is_idle = !state.writing && state.flushing == 0;
+        let is_idle = !state.writing && !state.flushing;
         is_idle && state.bindable_bytes == 0 && state.queued_bytes <= LITTLE_BYTES
     }
 

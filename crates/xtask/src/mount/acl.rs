@@ -63,6 +63,13 @@ mv shared/a moved; ln shared/file linked; setfacl -m u:5:rwx linked; picture .
 cp -a moved copy; cp -a shared copy.shared
 mkdir tar; tar --acls -C shared -cf - . | tar --acls -C tar -xpf -
 rsync -aA shared/ rsync/
+# A mode that changes by another way than chmod, of what has just lost one of several names.
+lose() { ln "$1" second; rm second; }
+touch given taken; chmod 600 given; chmod 664 taken; lose given; lose taken
+setfacl -m u:1:r given; try 1 cat given; setfacl -m o::- taken; try 2 cat taken; lose taken; try 2 cat taken
+cp "$(command -v id)" id; chmod 4777 id; lose id; setpriv --reuid 1 ./id -u
+setpriv --reuid 1 $OTHERS sh -c 'echo >> id'; setpriv --reuid 1 ./id -u
+
 # What has a list of its own keeps no other, wherever it comes to lie.
 mkdir heir; setfacl -d -m u:9:rwx heir; cp -a plain plain2.d moved heir; cp plain heir/new
 picture .
@@ -74,6 +81,8 @@ grep -qx '1 may: cat f' expected; grep -qx '2 may not: cat f' expected
 grep -qx 'user:1:rwx' expected; grep -qx 'default:user:1:rwx' expected; grep -qx 'mask::r--' expected
 grep -qx './kept -rwxr-sr-x 2 60' expected; grep -qx './member -rwxr-sr-x 2 60' expected
 grep -qx './lost -rwxr-xr-x 2 60' expected
+grep -qx '1 may: cat given' expected; test "$(grep -cx '2 may not: cat taken' expected)" = 2
+test "$(grep -xE '[01]' expected | tr '\n' ' ')" = '0 1 '
 grep -qx './shared/a/b/c -rw-rw---- 0 0' expected
 "#;
 
