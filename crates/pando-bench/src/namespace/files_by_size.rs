@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::directories::rename_synced;
@@ -89,12 +89,19 @@ fn rename_in(volume: &Volume, directory: PathBuf) -> Result<Measurement, Error> 
 /// Milliseconds by size in KiB; the value is the slowest.
 pub fn unlink(volume: &Volume) -> Result<Measurement, Error> {
     let directory = directory(volume);
+    let remove_synced = |path: &Path| {
+        at("cannot remove", path, fs::remove_file(path))?;
+        at("cannot sync", &directory, File::open(&directory).and_then(|opened| opened.sync_all()))
+    };
+    // The first finds cold caches, whatever its size.
+    let first = directory.join("first");
+    at("cannot write", &first, fs::write(&first, [1; KIB as usize]))?;
+    remove_synced(&first)?;
     let mut points = Vec::new();
     for size in sizes(volume.options.size) {
         let path = directory.join(size.to_string());
         let begin = Instant::now();
-        at("cannot remove", &path, fs::remove_file(&path))?;
-        at("cannot sync", &directory, File::open(&directory).and_then(|opened| opened.sync_all()))?;
+        remove_synced(&path)?;
         points.push(((size / KIB) as f64, ms_since(begin)));
     }
     let slowest = points.iter().map(|point| point.1).fold(0.0, f64::max);
