@@ -286,7 +286,14 @@ impl Server {
                 }
                 Operation::SetXattr { name, value, flags, kill_set_group_id } => {
                     match convert::xattr_mode(*flags) {
-                        Some(mode) => done(fs.set_xattr(inode, name, value, mode, *kill_set_group_id))?,
+                        Some(mode) => {
+                            fs.set_xattr(inode, name, value, mode, *kill_set_group_id)?;
+                            if name == ACCESS_LIST {
+                                // It has changed the mode. The kernel asks for that, but might keep an older answer that is on its way.
+                                kernel.notify(&invalidate_attributes(inode.0));
+                            }
+                            Answer::Done
+                        }
                         None => invalid,
                     }
                 }
@@ -314,6 +321,9 @@ impl Server {
 
 /// The kernel keeps the pages of a file over its opens.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
+
+/// The attribute that holds the access control list of a file, and with it its permission bits.
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// The answer to an ioctl that made a name: the kernel must first forget that there was none, and the directory's listing and attributes.
 fn came_to_be(directory: InodeNumber, name: Bytes, kernel: Arc<Device>) -> Answer {

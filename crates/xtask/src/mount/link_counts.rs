@@ -1,13 +1,15 @@
 //! What the kernel believes of the links of files that lose names: of messages that move among mailboxes by link and unlink while others
-//! list them, and of one file whose attributes others ask for.
+//! list them, and of one file whose attributes others ask for; and what it believes of a mode that is asked for meanwhile.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, StatxFlags, XattrFlags};
 
 use super::pattern::Random;
 use super::tool::at;
@@ -23,6 +25,15 @@ const TIME: Duration = Duration::from_secs(12);
 
 /// Attributes that are asked for meanwhile made a count wrong in some of a hundred rounds, where the kernel kept them.
 const ASKING_TIME: Duration = Duration::from_secs(4);
+
+/// Threads that ask for the attributes of one file.
+const ASKERS: usize = 3;
+
+/// An access control list: the owner and the group may read and write, others nothing. Version, then tag, permissions and id of each entry.
+const NOT_OTHERS: [u8; 28] = [
+    2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 6, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255,
+    255,
+];
 
 /// Eight clients that each list a mailbox, and link, unlink, rename, look at or append to one of its messages.
 pub fn run(context: &Context) -> Outcome {
@@ -46,6 +57,7 @@ pub fn run(context: &Context) -> Outcome {
         return Err(Failure::Wrong("no message was moved".to_owned()));
     }
     while_asked(&volume.root)?;
+    mode_while_asked(&volume.root)?;
     volume.finish()
 }
 
@@ -68,13 +80,11 @@ fn while_asked(root: &Path) -> Outcome {
                 break;
             }
             at("link", &file, fs::hard_link(&file, &second))?;
-            if round % 2 == 0 {
-                at("unlink", &second, fs::remove_file(&second))?;
-            } else {
+            if round % 2 == 1 {
                 at("write", &other, fs::write(&other, b"other"))?;
                 at("rename", &other, fs::rename(&other, &second))?;
-                at("unlink", &second, fs::remove_file(&second))?;
             }
+            at("unlink", &second, fs::remove_file(&second))?;
             let links = at("stat", &file, statx(&file, AtFlags::STATX_DONT_SYNC).map_err(Into::into))?;
             if links != 1 {
                 return Err(Failure::Wrong(format!(
@@ -90,6 +100,52 @@ fn while_asked(root: &Path) -> Outcome {
         let lost = lose();
         let asked = [often, seldom].map(|asking| asking.join().expect("it does not panic"));
         asked.into_iter().collect::<Outcome>().and(lost)
+    })
+}
+
+/// A file from which an access control list takes a right away, round after round, while other threads ask for its attributes; they wait when the
+/// kernel's word is taken.
+fn mode_while_asked(root: &Path) -> Outcome {
+    let file = root.join("listed");
+    at("write", &file, fs::write(&file, b"contents"))?;
+    let end = Instant::now() + ASKING_TIME;
+    let (turns, has_ended) = (Barrier::new(1 + ASKERS), AtomicBool::new(false));
+    let change = || {
+        at("chmod", &file, fs::set_permissions(&file, Permissions::from_mode(0o664)))?;
+        turns.wait();
+        let set = rustix::fs::setxattr(&file, "system.posix_acl_access", &NOT_OTHERS, XattrFlags::empty());
+        turns.wait();
+        at("setxattr", &file, set.map_err(Into::into))?;
+        let mode = at("stat", &file, fs::metadata(&file))?.mode() & 0o7777;
+        match mode {
+            0o660 => Ok(()),
+            _ => Err(Failure::Wrong(format!("the list says 660, and the kernel {mode:o}"))),
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..ASKERS {
+            scope.spawn(|| {
+                loop {
+                    turns.wait();
+                    if has_ended.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    // What the kernel makes of the answers is seen to above.
+                    (0..3).for_each(|_| _ = statx(&file, AtFlags::STATX_FORCE_SYNC));
+                    turns.wait();
+                }
+            });
+        }
+        let mut changed = Ok(());
+        let mut rounds = 0;
+        while changed.is_ok() && Instant::now() < end {
+            changed = change();
+            rounds += 1;
+        }
+        eprintln!("{rounds} rights taken away");
+        has_ended.store(true, Ordering::Relaxed);
+        turns.wait();
+        changed
     })
 }
 
