@@ -431,6 +431,30 @@ mod tests {
     }
 
     #[test]
+    fn those_answered_together_wake_their_queue_once() {
+        let server = std::thread::spawn(|| std::thread::current().id()).join().unwrap();
+        let queue = || {
+            let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+            Arc::new(Queue { answered: Mutex::default(), wake, server, own: 8, kept: AtomicUsize::new(0) })
+        };
+        let queues = [queue(), queue()];
+        let reply = |number: usize| {
+            Reply::in_slot(queues[number % 2].clone(), Slot::new(number).unwrap(), number as u64, false)
+        };
+        let wakes = |queue: &Queue| {
+            let mut count = [0; 8];
+            rustix::io::read(&queue.wake, &mut count).unwrap();
+            u64::from_ne_bytes(count)
+        };
+        Reply::send_all((0..6).map(reply).collect(), &Answer::Done);
+        for queue in &queues {
+            assert_eq!((queue.answered.lock().len(), wakes(queue)), (3, 1));
+        }
+        (0..2).for_each(|number| reply(number).send(Answer::Done));
+        assert_eq!(queues.each_ref().map(|queue| wakes(queue)), [1; 2]);
+    }
+
+    #[test]
     fn one_caller_is_told_from_several() {
         let callers = Callers::default();
         let note = |all: &[u32]| all.iter().for_each(|caller| callers.note(*caller));
