@@ -31,9 +31,10 @@ use crate::transfer::{Failure, Transfer, aligned_pieces};
 use crate::uring::Rings;
 use crate::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest, loops, pool};
 
-/// How often, and how long apart, a block device in use is tried: whoever probes new devices (udev) holds its lock for a
-/// moment whenever a writer has closed one, and a child that another thread has forked keeps the descriptor of a device
-/// closed meanwhile until it executes its program.
+/// How often, and how long apart, what is in use is tried. Uses that pass by themselves: of a process that was killed, until
+/// the kernel has ended the requests of its rings, which hold the file after everything else of the process is gone; of
+/// whoever probes new block devices (udev), who holds the lock for a moment whenever a writer has closed one; of a child that
+/// another thread has forked, which keeps a descriptor closed meanwhile until it executes its program.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -92,8 +93,7 @@ impl FileDevice {
         };
         // Without O_CREAT, O_EXCL has a meaning for block devices only.
         flags.set(OFlags::EXCL, is_block_device && access == Access::Exclusive);
-        let (file, is_direct) =
-            while_busy(is_block_device, || open_direct(path, flags, Mode::empty())).map_err(failed)?;
+        let (file, is_direct) = while_busy(|| open_direct(path, flags, Mode::empty())).map_err(failed)?;
         Self::adopt(file, path, is_direct, access, backend)
     }
 
@@ -143,10 +143,10 @@ impl FileDevice {
             return Err(failed(Errno::NOTBLK));
         }
         let file = OwnedFd::from(file);
-        lock(&file, access, is_block_device).map_err(failed)?;
+        lock(&file, access).map_err(failed)?;
         // A loop device that was let go of stays as long as somebody looks at it, udev for one.
         let look = || loops::over(&status).map_or(Ok(()), |_| Err(Errno::BUSY));
-        let is_below_loops = while_busy(true, look).is_err();
+        let is_below_loops = while_busy(look).is_err();
         let used_by_other_name = is_below_loops
             || is_block_device
                 && (loops::behind(status.rdev()).is_some_and(|file| is_claimed(&file, access))
@@ -308,12 +308,12 @@ fn open_direct(path: &Path, flags: OFlags, mode: Mode) -> Result<(OwnedFd, bool)
 }
 
 /// FD-1. The lock goes with the open file, so it ends with the process, however that ends.
-fn lock(file: &OwnedFd, access: Access, is_block_device: bool) -> Result<(), Errno> {
+fn lock(file: &OwnedFd, access: Access) -> Result<(), Errno> {
     let operation = match access {
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
         Access::Exclusive => FlockOperation::NonBlockingLockExclusive,
     };
-    while_busy(is_block_device, || rustix::fs::flock(file, operation))
+    while_busy(|| rustix::fs::flock(file, operation))
 }
 
 /// How to open what is only looked at.
@@ -322,22 +322,21 @@ const LOOK: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOC
 /// As [`is_locked`], of what may be a block device, which the kernel's own file systems claim without a lock.
 fn is_claimed(path: &Path, access: Access) -> bool {
     let claim = || rustix::fs::open(path, LOOK | OFlags::EXCL, Mode::empty());
-    while_busy(true, claim).is_err_and(|code| code == Errno::BUSY) || is_locked(path, access)
+    while_busy(claim).is_err_and(|code| code == Errno::BUSY) || is_locked(path, access)
 }
 
 /// Whether somebody has a file open in a way that excludes this. Who may not open it is told that nobody has.
 fn is_locked(path: &Path, access: Access) -> bool {
     let Ok(file) = rustix::fs::open(path, LOOK, Mode::empty()) else { return false };
-    // Others who look have it locked for a moment, as with a block device.
-    let locked = lock(&file, access, true);
+    let locked = lock(&file, access);
     let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
     locked == Err(Errno::WOULDBLOCK)
 }
 
-/// Makes a call that somebody else's use of the device may refuse, again and again for a second if that use may be a passing one, as of a
-/// block device.
-fn while_busy<T>(may_pass: bool, mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    let mut tries = if may_pass { BUSY_TRIES } else { 1 };
+/// Makes a call that somebody else's use of the device may refuse, again and again for a second, since that use may be a
+/// passing one.
+fn while_busy<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut tries = BUSY_TRIES;
     loop {
         match call() {
             Err(Errno::INTR) => {}

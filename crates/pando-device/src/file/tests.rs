@@ -244,6 +244,20 @@ fn a_file_and_the_loop_device_over_it_are_not_open_both() {
     FileDevice::open(&image, Access::Exclusive).unwrap();
 }
 
+/// The requests of a killed process's rings held its lock for some milliseconds more, and a volume mounted again at once was in use.
+#[test]
+fn a_file_that_is_let_go_of_in_a_moment_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    let other = FileDevice::create(&image, CAPACITY).unwrap();
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| FileDevice::open(&image, Access::Exclusive));
+        std::thread::sleep(5 * BUSY_PAUSE);
+        drop(other);
+        opened.join().unwrap().unwrap();
+    });
+}
+
 /// A child of another thread held a closed descriptor until it executed its program, so that a device opened again at once
 /// was in use.
 #[test]
