@@ -5,7 +5,8 @@
 //! back before the next request is read. Only a request that must wait for the device, since something is not in memory
 //! or since there is no room for changes, goes to a thread of the [`pool`]; syncs go there together ([`syncs`]). [`negotiate`] is what both sides agree on at
 //! the start; [`errno`] is the one place where an error becomes a number; [`files_ahead`] has the kernel read what a
-//! program will ask for next, and [`interest`] knows whose attributes it will; [`mount_point`] attaches and detaches.
+//! program will ask for next, and [`interest`] knows whose attributes it will; [`kernel_cache`] is what the kernel must not go on to
+//! remember; [`mount_point`] attaches and detaches.
 //!
 //! Invariants:
 //!
@@ -15,12 +16,14 @@
 //! * FU-4 no notification is sent from within a request that holds what the notification needs.
 #![deny(unsafe_code)]
 
+mod askers;
 mod convert;
 mod dispatch;
 mod errno;
 pub mod files_ahead;
 mod interest;
 pub mod ioctl;
+mod kernel_cache;
 pub mod mount_point;
 mod negotiate;
 mod notifier;

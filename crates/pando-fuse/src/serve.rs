@@ -18,11 +18,11 @@ use crate::dispatch::Dispatcher;
 use crate::files_ahead::FilesAhead;
 use crate::interest::Interest;
 use crate::ioctl::{self, Tickets};
+use crate::kernel_cache::KernelCache;
 use crate::negotiate::Agreement;
 use crate::notifier::Forgetter;
 use crate::protocol::{
     Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, entry_and_file,
-    invalidate_attributes, invalidate_contents, invalidate_name,
 };
 use crate::transport::{Device, Reply};
 
@@ -30,8 +30,7 @@ use crate::transport::{Device, Reply};
 pub(crate) struct Server {
     dispatcher: Dispatcher,
     agreement: Agreement,
-    /// Takes notifications.
-    kernel: Arc<Device>,
+    kernel: Arc<KernelCache>,
     forgetter: Arc<Forgetter>,
     tickets: Tickets,
     /// If listings go without attributes of files for programs that do not look at them.
@@ -48,6 +47,7 @@ impl Server {
         interest: Option<Arc<Interest>>,
     ) -> Self {
         let forgetter = Forgetter::new(&kernel);
+        let kernel = KernelCache::new(kernel);
         let tickets = Tickets::default();
         Self { dispatcher, agreement, kernel, forgetter, tickets, interest, files_ahead: None }
     }
@@ -115,7 +115,7 @@ impl Server {
                     let (name, kernel) = (Bytes::copy_from_slice(name), self.kernel.clone());
                     self.dispatcher.change(reply, move |fs| {
                         fs.clone_tree(&caller, &groups, source, inode, &name)?;
-                        Ok(came_to_be(inode, name.clone(), kernel.clone()))
+                        Ok(kernel.came_to_be(inode, name.clone()))
                     });
                 }
                 Err(errno) => reply.send(Answer::Refused(errno)),
@@ -148,6 +148,7 @@ impl Server {
         let (interest, forgetter) = (self.interest.clone(), self.forgetter.clone());
         let kernel = self.kernel.clone();
         self.dispatcher.query(reply, move |fs| {
+            let before = kernel.before();
             let entry = match fs.lookup(directory, &name) {
                 // Snapshots come and go without the kernel's doing: it must ask each time.
                 result if directory == SNAPSHOTS => return Ok(Answer::fleeting(&result?)),
@@ -163,14 +164,14 @@ impl Server {
                     forgetter.forget_contents(forgotten);
                 }
             }
-            unlearn_links(fs, &kernel, entry.attributes.inode);
+            kernel.will_hear(fs, caller, &entry.attributes, before);
             Ok(Answer::entry(&entry))
         });
     }
 
     fn list(&self, header: &Header, cookie: u64, size: u32, with_attributes: bool, reply: Reply) {
         let (directory, caller) = (InodeNumber(header.node), header.pid);
-        let interest = self.interest.clone();
+        let (interest, kernel) = (self.interest.clone(), self.kernel.clone());
         let attributes = match &interest {
             _ if !with_attributes => ListAttributes::OfNone,
             None => ListAttributes::OfAll,
@@ -178,7 +179,11 @@ impl Server {
         };
         self.dispatcher.query(reply, move |fs| {
             let mut listing = Listing::new(size.min(REQUEST_BYTES_MAX) as usize, attributes);
-            let has_mark = list(fs, directory, cookie, &mut listing)?;
+            let before = kernel.before();
+            let (has_mark, directories) = list(fs, directory, cookie, &mut listing)?;
+            for directory in directories {
+                kernel.will_hear_of_directory(caller, directory, before);
+            }
             if let Some(interest) = &interest {
                 if has_mark {
                     interest.note_mark(caller, directory);
@@ -191,10 +196,12 @@ impl Server {
     }
 
     fn attributes(&self, header: &Header, answer: fn(&Attributes) -> Answer, reply: Reply) {
-        let (inode, kernel) = (InodeNumber(header.node), self.kernel.clone());
+        let (inode, caller) = (InodeNumber(header.node), header.pid);
+        let kernel = self.kernel.clone();
         self.dispatcher.query(reply, move |fs| {
+            let before = kernel.before();
             let attributes = fs.get_attributes(inode)?;
-            unlearn_links(fs, &kernel, inode);
+            kernel.will_hear(fs, caller, &attributes, before);
             Ok(answer(&attributes))
         });
     }
@@ -227,7 +234,7 @@ impl Server {
     fn write(&self, inode: InodeNumber, offset: u64, data: Bytes, kill_set_id: bool, reply: Reply) {
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
-            killing_set_id(fs, &kernel, inode, kill_set_id, || {
+            kernel.killing_set_id(fs, inode, kill_set_id, || {
                 let written = fs.write(inode, offset, data.clone(), false, kill_set_id);
                 if let Err(Error::ReadOnly | Error::Stale) = written {
                     // No open is asked for, so one for writing is not refused. What came through a memory map would stay in the kernel's
@@ -247,7 +254,7 @@ impl Server {
         let kill = header.uid != 0;
         self.dispatcher.change(reply, move |fs| {
             let (invalid, unsupported) = (Answer::Refused(Errno::INVAL), Answer::Refused(Errno::OPNOTSUPP));
-            Ok(match &operation {
+            let answer = match &operation {
                 Operation::SetAttributes(set) => {
                     let set = convert::set_attributes(set);
                     Answer::attributes(&fs.set_attributes(&caller(&header, 0), inode, &set)?)
@@ -290,7 +297,7 @@ impl Server {
                             fs.set_xattr(inode, name, value, mode, *kill_set_group_id)?;
                             if name == ACCESS_LIST {
                                 // It has changed the mode. The kernel asks for that, but might keep an older answer that is on its way.
-                                kernel.notify(&invalidate_attributes(inode.0));
+                                kernel.forget_attributes(inode);
                             }
                             Answer::Done
                         }
@@ -299,7 +306,7 @@ impl Server {
                 }
                 Operation::RemoveXattr { name } => done(fs.remove_xattr(inode, name))?,
                 Operation::Allocate { offset, length, mode } => match convert::allocate_mode(*mode) {
-                    Some(mode) => done(killing_set_id(fs, &kernel, inode, kill, || {
+                    Some(mode) => done(kernel.killing_set_id(fs, inode, kill, || {
                         fs.allocate(inode, mode, *offset, *length, kill)
                     }))?,
                     None => unsupported,
@@ -308,13 +315,17 @@ impl Server {
                     // The caller asks again for what does not fit into a short answer.
                     let longest = if *wide { u64::MAX } else { u64::from(u32::MAX - (BLOCK_BYTES - 1)) };
                     let (to, length) = (InodeNumber(*to), (*length).min(longest));
-                    let copied = killing_set_id(fs, &kernel, to, kill, || {
+                    let copied = kernel.killing_set_id(fs, to, kill, || {
                         fs.copy_range(inode, *from_offset, to, *to_offset, length, kill)
                     })?;
                     if *wide { Answer::number(copied) } else { Answer::count(copied as u32) }
                 }
                 _ => unreachable!("no other request is called a change"),
-            })
+            };
+            for directory in directories_changed(inode, &operation) {
+                kernel.names_changed(header.pid, directory);
+            }
+            Ok(answer)
         });
     }
 }
@@ -325,39 +336,19 @@ const OPEN_KEEP_CACHE: u32 = 1 << 1;
 /// The attribute that holds the access control list of a file, and with it its permission bits.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// The answer to an ioctl that made a name: the kernel must first forget that there was none, and the directory's listing and attributes.
-fn came_to_be(directory: InodeNumber, name: Bytes, kernel: Arc<Device>) -> Answer {
-    let forget = move || {
-        kernel.notify(&invalidate_name(directory.0, &name));
-        kernel.notify(&invalidate_contents(directory.0));
+/// The directories in which a request changes names, that is in its inode most often.
+fn directories_changed(inode: InodeNumber, operation: &Operation) -> impl Iterator<Item = InodeNumber> {
+    let (changed, other) = match operation {
+        Operation::MakeNode { .. }
+        | Operation::MakeDirectory { .. }
+        | Operation::MakeSymlink { .. }
+        | Operation::Link { .. }
+        | Operation::Unlink { .. }
+        | Operation::RemoveDirectory { .. } => (true, None),
+        Operation::Rename { new_parent, .. } => (true, Some(InodeNumber(*new_parent))),
+        _ => (false, None),
     };
-    Answer::Later(Box::new(Answer::ioctl(&[])), Box::new(forget))
-}
-
-/// Makes a change to the contents of a file. If that takes set-id bits off, the kernel would go on to believe in the old mode, and
-/// execute by it. Dropping attributes takes no lock of the inode's in the kernel, so it is allowed from within a request to
-/// it (FU-4).
-fn killing_set_id<T>(
-    fs: &dyn Operations,
-    kernel: &Device,
-    inode: InodeNumber,
-    kill_set_id: bool,
-    change: impl FnOnce() -> Result<T>,
-) -> Result<T> {
-    let had_set_id = kill_set_id && fs.get_attributes(inode)?.mode & 0o6000 != 0;
-    let changed = change()?;
-    if had_set_id {
-        kernel.notify(&invalidate_attributes(inode.0));
-    }
-    Ok(changed)
-}
-
-/// Has the kernel remember nothing of the answer that is about to be sent, if it may not have heard of an unlink yet: it gives who asked what
-/// the answer says, and asks again next time, since it was told of a change after it had asked. No lock of the inode's is taken (FU-4).
-fn unlearn_links(fs: &dyn Operations, kernel: &Device, inode: InodeNumber) {
-    if fs.attributes_may_mislead(inode) {
-        kernel.notify(&invalidate_attributes(inode.0));
-    }
+    changed.then_some(inode).into_iter().chain(other.filter(|other| *other != inode))
 }
 
 fn done(result: Result<()>) -> Result<Answer> {
@@ -384,18 +375,29 @@ fn xattr(value: Bytes, size: u32) -> Answer {
 
 /// A listing that cannot go on after some names ends there for now: the kernel asks again behind them, so nothing is
 /// sent twice and no reference is counted twice (FU-3). Returns whether a file is in it for whose attributes the kernel will ask if somebody wants
-/// them.
-fn list(fs: &dyn Operations, inode: InodeNumber, cookie: u64, listing: &mut Listing) -> Result<bool> {
+/// them, and the directories that are in it with theirs.
+fn list(
+    fs: &dyn Operations,
+    inode: InodeNumber,
+    cookie: u64,
+    listing: &mut Listing,
+) -> Result<(bool, Vec<InodeNumber>)> {
     let attributes = listing.attributes();
     let mut has_mark = false;
+    let mut directories = Vec::new();
     let result = fs.read_directory(inode, cookie, attributes, &mut |entry| {
         let fits = listing.add(entry);
-        has_mark |= fits && entry.attributes.is_none() && entry.file_type != FileType::Directory;
+        let is_directory = entry.file_type == FileType::Directory;
+        has_mark |= fits && entry.attributes.is_none() && !is_directory;
+        if fits && entry.attributes.is_some() && is_directory {
+            directories.push(entry.inode);
+        }
         fits
     });
     if listing.is_empty() {
         result?;
     }
     // Without attributes there is none of all, and with all of them only what has lost a name, which the kernel may know.
-    Ok(has_mark && !matches!(attributes, ListAttributes::OfNone | ListAttributes::OfAll))
+    let has_mark = has_mark && !matches!(attributes, ListAttributes::OfNone | ListAttributes::OfAll);
+    Ok((has_mark, directories))
 }
