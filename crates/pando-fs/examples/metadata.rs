@@ -14,7 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use pando_device::MemoryDevice;
 use pando_fs::operations::{
-    Caller, DirectoryEntry, FileType, ListAttributes, Operations, ROOT, SetAttributes, SetTime, waiting,
+    Caller, DirectoryEntry, FileType, ListAttributes, Operations, ROOT, SetAttributes, SetTime, WriteMode,
+    waiting,
 };
 use pando_fs::{Error, FileSystem, FormatOptions, InodeNumber, Options, Result};
 // Its allocator is the command's.
@@ -122,7 +123,7 @@ fn make_file(load: &mut Load, directory: InodeNumber, name: &[u8], contents: &By
         assert!(matches!(value, Err(Error::NoAttribute)), "no such attribute was set");
     };
     xattr(load);
-    load.change(|fs| fs.write(inode, 0, contents.clone(), false, false));
+    load.change(|fs| fs.write(inode, 0, contents.clone(), WriteMode::PLAIN));
     if archive {
         let time = Some(SetTime::To(std::time::SystemTime::UNIX_EPOCH));
         let times = SetAttributes { accessed: time, modified: time, ..SetAttributes::default() };

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
 
 use crate::inode::Inode;
-use crate::operations::{FileType, InodeNumber};
+use crate::operations::{FileType, InodeNumber, WriteMode};
 use crate::schema::record::FLAG_SPARSE;
 use crate::schema::{Record, Timestamp, key};
 use crate::space::Unit;
@@ -105,14 +105,13 @@ impl FileSystem {
         number: InodeNumber,
         offset: u64,
         bytes: Bytes,
-        append: bool,
-        kill_set_id: bool,
+        mode: WriteMode,
     ) -> Result<()> {
         let inode = self.writable_inode(number)?;
         check_regular(&inode)?;
         let epoch = self.namespace.read();
         let mut state = inode.write()?;
-        let offset = if append { state.record.size } else { offset };
+        let offset = if mode.append { state.record.size } else { offset };
         check_size(offset.checked_add(bytes.len() as u64))?;
         if bytes.is_empty() {
             return Ok(());
@@ -120,8 +119,10 @@ impl FileSystem {
         let (key, prefix) = inode.key_and_data_prefix(*epoch, &state.record)?;
         let mut edit = Edit::new(state.record.clone(), prefix);
         edit.write(offset, bytes);
-        edit.touch(self.now());
-        let replace = kill_set_id && edit.kill_privileges();
+        if !mode.keep_times {
+            edit.touch(self.now());
+        }
+        let replace = mode.kill_set_id && edit.kill_privileges();
         let (batch, record) = edit.finish(key, replace);
         self.store.apply(batch)?;
         state.set_record(record);

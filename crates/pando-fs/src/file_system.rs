@@ -17,7 +17,7 @@ use crate::names::NameBudget;
 use crate::numbers::{self, Numbers};
 use crate::operations::{
     AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, ListAttributes,
-    Operations, ROOT, RenameMode, Seek, SetAttributes, Statistics, XattrMode,
+    Operations, ROOT, RenameMode, Seek, SetAttributes, Statistics, WriteMode, XattrMode,
 };
 use crate::orphan::Parked;
 use crate::schema::{Record, Timestamp, key};
@@ -334,15 +334,8 @@ impl Operations for FileSystem {
         self.read_file(inode, offset, length)
     }
 
-    fn write(
-        &self,
-        inode: InodeNumber,
-        offset: u64,
-        bytes: Bytes,
-        append: bool,
-        kill_set_id: bool,
-    ) -> Result<()> {
-        self.write_file(inode, offset, bytes, append, kill_set_id)
+    fn write(&self, inode: InodeNumber, offset: u64, bytes: Bytes, mode: WriteMode) -> Result<()> {
+        self.write_file(inode, offset, bytes, mode)
     }
 
     fn allocate(

@@ -130,6 +130,26 @@ pub struct SetAttributes {
     pub kill_set_id: bool,
 }
 
+/// How a write is made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriteMode {
+    /// At the end of the file, whatever the offset says.
+    pub append: bool,
+    /// Takes set-id bits off as a write by an unprivileged user does.
+    pub kill_set_id: bool,
+    /// Leaves the times as they are: the kernel has collected the write, and tells itself when it was made.
+    pub keep_times: bool,
+}
+
+impl WriteMode {
+    /// As root writes.
+    pub const PLAIN: Self = Self { append: false, kill_set_id: false, keep_times: false };
+    /// At the end of the file.
+    pub const APPEND: Self = Self { append: true, ..Self::PLAIN };
+    /// As an unprivileged user writes.
+    pub const KILLING_SET_ID: Self = Self { kill_set_id: true, ..Self::PLAIN };
+}
+
 /// One name of a directory listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryEntry {
@@ -325,17 +345,9 @@ pub trait Operations: Send + Sync {
     ) -> Result<()>;
     /// Reads at most `length` bytes; fewer only at the end of the file. The pieces lie back to back.
     fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>>;
-    /// Writes all of `bytes`. `append` writes at the end of the file, whatever `offset` says.
-    /// `kill_set_id` takes set-id bits off as a write by an unprivileged user does.
-    fn write(
-        &self,
-        inode: InodeNumber,
-        offset: u64,
-        bytes: Bytes,
-        append: bool,
-        kill_set_id: bool,
-    ) -> Result<()>;
-    /// fallocate(2). `kill_set_id` as in a write.
+    /// Writes all of `bytes`.
+    fn write(&self, inode: InodeNumber, offset: u64, bytes: Bytes, mode: WriteMode) -> Result<()>;
+    /// fallocate(2). `kill_set_id` as in [`WriteMode`].
     fn allocate(
         &self,
         inode: InodeNumber,

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::frozen::Frozen;
 use crate::operations::{
     AllocateMode, Attributes, Caller, DirectoryEntry, Entry, FileType, InodeNumber, ListAttributes,
-    Operations, ROOT, RenameMode, Seek, SetAttributes, Statistics, XattrMode, waiting,
+    Operations, ROOT, RenameMode, Seek, SetAttributes, Statistics, WriteMode, XattrMode, waiting,
 };
 use crate::{Error, FileSystem, HeldSnapshot, Miss, Result};
 
@@ -146,7 +146,7 @@ impl Operations for SnapshotFiles {
         self.fs.read(self.inside(inode), offset, length)
     }
 
-    fn write(&self, _: InodeNumber, _: u64, _: Bytes, _: bool, _: bool) -> Result<()> {
+    fn write(&self, _: InodeNumber, _: u64, _: Bytes, _: WriteMode) -> Result<()> {
         Err(Error::ReadOnly)
     }
 

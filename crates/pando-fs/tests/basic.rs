@@ -5,7 +5,7 @@ mod common;
 use common::{Volume, bytes};
 use pando_engine::{Background, FormatOptions, Options};
 use pando_fs::operations::{
-    AllocateMode, FileType, Operations, ROOT, RenameMode, Seek, SetAttributes, XattrMode, changing,
+    AllocateMode, FileType, Operations, ROOT, RenameMode, Seek, SetAttributes, WriteMode, XattrMode, changing,
 };
 use pando_fs::{Error, InodeNumber};
 
@@ -358,7 +358,7 @@ fn a_write_takes_set_id_bits_off_when_told() {
     let file = volume.file(ROOT, "f");
     let set = SetAttributes { mode: Some(0o6755), ..SetAttributes::default() };
     volume.fs.set_attributes(&volume.caller, file, &set).unwrap();
-    volume.fs.write(file, 0, bytes::Bytes::from_static(b"x"), false, true).unwrap();
+    volume.fs.write(file, 0, bytes::Bytes::from_static(b"x"), WriteMode::KILLING_SET_ID).unwrap();
     assert_eq!(volume.fs.get_attributes(file).unwrap().mode, 0o755);
 }
 

@@ -11,7 +11,7 @@ use pando_device::simulated::Random;
 use pando_engine::FormatOptions;
 use pando_fs::difference::{Entry, What};
 use pando_fs::operations::{
-    FileType, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes, XattrMode, waiting,
+    FileType, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes, WriteMode, XattrMode, waiting,
 };
 use pando_fs::{Error, InodeNumber};
 
@@ -45,7 +45,7 @@ fn lines(volume: &Volume, old: &str, new: Option<&str>, renames: bool) -> Vec<St
 
 fn write(volume: &Volume, path: &str, bytes: &[u8]) {
     let file = volume.walk(path).unwrap();
-    waiting(&*volume.fs, |fs| fs.write(file, 0, bytes.to_vec().into(), false, false)).unwrap();
+    waiting(&*volume.fs, |fs| fs.write(file, 0, bytes.to_vec().into(), WriteMode::PLAIN)).unwrap();
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn scribble(volume: &Volume, random: &mut Random, steps: usize) {
             5 => waiting(fs, |fs| fs.unlink(from, from_name)),
             6 => waiting(fs, |fs| fs.link(file, to, name)).map(drop),
             7 => waiting(fs, |fs| fs.clone_tree(caller, &[], file, to, name)),
-            8 => waiting(fs, |fs| fs.write(file, 0, "text".into(), true, false)),
+            8 => waiting(fs, |fs| fs.write(file, 0, "text".into(), WriteMode::APPEND)),
             9 => {
                 let mode = RenameMode::Exchange;
                 waiting(fs, |fs| fs.rename(from, from_name, to, name, mode))
@@ -418,7 +418,7 @@ fn goes_home_meanwhile(new: Option<&str>) {
         });
         let directory = volume.directory(root, "d");
         let file = volume.file(root, "f");
-        waiting(&*volume.fs, |fs| fs.write(file, 0, vec![7; 5000].into(), false, false)).unwrap();
+        waiting(&*volume.fs, |fs| fs.write(file, 0, vec![7; 5000].into(), WriteMode::PLAIN)).unwrap();
         volume.fs.link(file, directory, b"g").unwrap();
         let (fs, asked) = (volume.fs.clone(), Arc::new(AtomicUsize::new(0)));
         let count = asked.clone();

@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::{Volume, small_nodes};
 use pando_engine::FormatOptions;
-use pando_fs::operations::{Operations, ROOT, changing, changing_bytes};
+use pando_fs::operations::{Operations, ROOT, WriteMode, changing, changing_bytes};
 use pando_fs::{Error, InodeNumber};
 
 #[test]
@@ -45,7 +45,7 @@ fn unlinked_files_that_are_forgotten_together_are_deleted_by_few_records() {
     assert_eq!(volume.names(directory), ["f0", "linked", "named"]);
 
     volume.fs.forget(kept, 1);
-    assert_eq!(volume.fs.write(kept, 0, Bytes::from_static(b"x"), false, false), Err(Error::Stale));
+    assert_eq!(volume.fs.write(kept, 0, Bytes::from_static(b"x"), WriteMode::PLAIN), Err(Error::Stale));
     let volume = volume.remount(false);
     volume.assert_clean();
     assert_eq!(volume.names(volume.walk("d").unwrap()), ["f0", "linked", "named"]);
@@ -98,7 +98,7 @@ fn a_write_behind_an_unlink_on_a_full_volume_waits_for_the_forget() {
     let contents = Bytes::from(vec![7; 1 << 20]);
     let write = |file, offset: usize| {
         changing_bytes(&*volume.fs, contents.len() as u64, |fs| {
-            fs.write(file, offset as u64, contents.clone(), false, false)
+            fs.write(file, offset as u64, contents.clone(), WriteMode::PLAIN)
         })
     };
     let new = volume.file(ROOT, "new");
@@ -122,7 +122,7 @@ fn a_write_behind_an_unlink_on_a_full_volume_waits_for_the_forget() {
             fs.forget(unlinked, 1);
         });
         let written = changing_bytes(&*volume.fs, contents.len() as u64, |fs| {
-            let written = fs.write(new, 0, contents.clone(), false, false);
+            let written = fs.write(new, 0, contents.clone(), WriteMode::PLAIN);
             let _ = tell.send(());
             written
         });

@@ -5,13 +5,13 @@ mod common;
 use bytes::Bytes;
 use common::Volume;
 use pando_engine::FormatOptions;
-use pando_fs::operations::{AllocateMode, Operations, ROOT, XattrMode, changing, changing_bytes};
+use pando_fs::operations::{AllocateMode, Operations, ROOT, WriteMode, XattrMode, changing, changing_bytes};
 use pando_fs::{Error, InodeNumber, Result};
 
 /// Writes so many bytes to the end of the file.
 fn append(volume: &Volume, file: InodeNumber, length: usize) -> Result<()> {
     let contents = Bytes::from(vec![7; length]);
-    changing_bytes(&*volume.fs, length as u64, |fs| fs.write(file, 0, contents.clone(), true, false))
+    changing_bytes(&*volume.fs, length as u64, |fs| fs.write(file, 0, contents.clone(), WriteMode::APPEND))
 }
 
 /// Appends to the file until not even a byte goes in.

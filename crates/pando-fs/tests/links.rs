@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::Volume;
 use pando_engine::{FormatOptions, KeyRange, Tree};
 use pando_fs::operations::{
-    Attributes, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, XattrMode, waiting,
+    Attributes, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, WriteMode, XattrMode,
+    waiting,
 };
 use pando_fs::schema::{Record, Redirect, key};
 use pando_fs::{Error, InodeNumber, LINKS_MAX};
@@ -305,9 +306,9 @@ fn the_kernel_may_keep_a_mode_that_it_only_learns_of_when_it_asks() {
     assert!(volume.fs.attributes_may_mislead(file));
     let set = SetAttributes { mode: Some(0o4755), ..SetAttributes::default() };
     volume.fs.set_attributes(&volume.caller, file, &set).unwrap();
-    volume.fs.write(file, 0, "x".into(), false, false).unwrap();
+    volume.fs.write(file, 0, "x".into(), WriteMode::PLAIN).unwrap();
     assert!(volume.fs.attributes_may_mislead(file), "the answer to a chmod says which mode it made");
-    volume.fs.write(file, 0, "x".into(), false, true).unwrap();
+    volume.fs.write(file, 0, "x".into(), WriteMode::KILLING_SET_ID).unwrap();
     assert_eq!(attributes(&volume, file).mode, 0o755);
     lose_name();
     volume.fs.set_attributes(&volume.caller, file, &SetAttributes::default()).unwrap();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::Volume;
-use pando_fs::operations::{FileType, Operations, ROOT, SetAttributes, XattrMode};
+use pando_fs::operations::{FileType, Operations, ROOT, SetAttributes, WriteMode, XattrMode};
 use pando_fs::{Error, InodeNumber};
 
 #[test]
@@ -49,7 +49,7 @@ fn a_volume_opened_read_only_refuses_every_change() {
     assert_eq!(volume.walk("f"), Ok(file));
     assert_eq!(volume.read(file, 0, 9), b"data");
     let (fs, caller, refused) = (&volume.fs, &volume.caller, Error::ReadOnly);
-    assert_eq!(fs.write(file, 0, "x".into(), false, false), Err(refused.clone()));
+    assert_eq!(fs.write(file, 0, "x".into(), WriteMode::PLAIN), Err(refused.clone()));
     assert_eq!(fs.make_node(caller, ROOT, b"g", FileType::Fifo, 0, 0), Err(refused.clone()));
     assert_eq!(fs.make_temporary(caller, ROOT, 0), Err(refused.clone()));
     assert_eq!(fs.unlink(ROOT, b"f"), Err(refused.clone()));

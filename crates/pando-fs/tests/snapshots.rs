@@ -6,7 +6,7 @@ use common::Volume;
 use pando_engine::{Batch, Direction, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
     AllocateMode, Attributes, FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS,
-    SetAttributes, XattrMode, waiting,
+    SetAttributes, WriteMode, XattrMode, waiting,
 };
 use pando_fs::schema::key;
 use pando_fs::{Error, FileSystem, InodeNumber, Result};
@@ -161,7 +161,7 @@ fn nothing_in_a_snapshot_changes() {
     }
     assert_eq!(fs.link(file, live, b"n").map(drop), read_only);
     assert_eq!(fs.link(volume.walk("b/f1").unwrap(), a, b"n").map(drop), read_only);
-    assert_eq!(fs.write(file, 0, "x".into(), false, false), read_only);
+    assert_eq!(fs.write(file, 0, "x".into(), WriteMode::PLAIN), read_only);
     assert_eq!(fs.allocate(file, AllocateMode::PunchHole, 0, 10, false), read_only);
     assert_eq!(fs.copy_range(live, 0, file, 0, 10, false).map(drop), read_only);
     assert_eq!(fs.set_attributes(caller, file, &SetAttributes::default()).map(drop), read_only);
@@ -296,7 +296,7 @@ fn what_is_in_use_at_a_roll_back_is_gone_but_the_root() {
     }
     for file in files {
         assert_eq!(volume.fs.read(file, 0, 1).map(drop), Err(Error::Stale));
-        assert_eq!(volume.fs.write(file, 0, "x".into(), false, false), Err(Error::Stale));
+        assert_eq!(volume.fs.write(file, 0, "x".into(), WriteMode::PLAIN), Err(Error::Stale));
         assert_eq!(volume.fs.link(file, ROOT, b"n").map(drop), Err(Error::OtherTree));
         assert_eq!(volume.fs.set_xattr(file, b"user.x", b"", XattrMode::Set, false), Err(Error::Stale));
     }

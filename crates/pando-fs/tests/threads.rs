@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use common::Volume;
 use pando_device::simulated::Random;
 use pando_engine::{Background, Options};
-use pando_fs::operations::{FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS};
+use pando_fs::operations::{FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode};
 use pando_fs::{Error, InodeNumber, Result};
 
 const THREADS: u64 = 4;
@@ -125,7 +125,7 @@ fn step(volume: &Volume, random: &mut Random) {
         }),
         _ => match held.last() {
             Some(inode) => {
-                fs.write(*inode, random.below(9000), vec![1; 5000].into(), false, false).map(|()| None)
+                fs.write(*inode, random.below(9000), vec![1; 5000].into(), WriteMode::PLAIN).map(|()| None)
             }
             None => Ok(None),
         },

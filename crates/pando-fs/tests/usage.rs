@@ -8,7 +8,7 @@ use common::Volume;
 use pando_device::MemoryDevice;
 use pando_device::simulated::Random;
 use pando_engine::{Background, Options};
-use pando_fs::operations::{FileType, Operations, ROOT, changing, changing_bytes, waiting};
+use pando_fs::operations::{FileType, Operations, ROOT, WriteMode, changing, changing_bytes, waiting};
 use pando_fs::{Error, FileSystem, InodeNumber, Result, Usage};
 
 /// Bytes of a node of the volumes here, and some.
@@ -136,7 +136,7 @@ fn counts_add_up_in_random_runs() {
                     made.and_then(|made| {
                         let bytes = vec![step as u8; random.below(300_000) as usize];
                         changing_bytes(fs, bytes.len() as u64, |fs| {
-                            fs.write(made.attributes.inode, 0, bytes.clone().into(), false, false)
+                            fs.write(made.attributes.inode, 0, bytes.clone().into(), WriteMode::PLAIN)
                         })
                     })
                 }
@@ -176,7 +176,7 @@ fn a_volume_full_of_snapshots_is_writable_again_when_they_are_deleted() {
         for piece in 0..8u64 {
             let bytes = vec![round; 1 << 20];
             changing_bytes(&*fs, 1 << 20, |fs| {
-                fs.write(file, piece << 20, bytes.clone().into(), false, false)
+                fs.write(file, piece << 20, bytes.clone().into(), WriteMode::PLAIN)
             })?;
         }
         Ok(())

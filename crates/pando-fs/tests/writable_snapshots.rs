@@ -5,7 +5,9 @@ mod common;
 use bytes::Bytes;
 use common::Volume;
 use pando_engine::{Direction, KeyRange, ScanLimit, Tree};
-use pando_fs::operations::{FileType, Operations, ROOT, RenameMode, SNAPSHOTS, XattrMode, waiting};
+use pando_fs::operations::{
+    FileType, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, XattrMode, waiting,
+};
 use pando_fs::schema::key;
 use pando_fs::send::TransferError;
 use pando_fs::{Error, InodeNumber, Result, SnapshotFiles};
@@ -311,7 +313,7 @@ fn a_volume_that_refuses_changes_for_a_while_freezes_nothing() {
     assert!(!volume.fs.refuse_changes(true));
     let refused = waiting(&*volume.fs, |fs| fs.take_snapshot(b"other", false));
     assert_eq!(refused, Err(Error::ReadOnly));
-    let write = volume.fs.write(file, 0, Bytes::from_static(b"x"), false, false);
+    let write = volume.fs.write(file, 0, Bytes::from_static(b"x"), WriteMode::PLAIN);
     assert_eq!(write, Err(Error::ReadOnly));
     // Sent or mounted as it is, it could change before that has ended.
     let sent = volume.fs.send_snapshot(b"writable", None, &mut Vec::new());

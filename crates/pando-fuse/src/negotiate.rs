@@ -60,6 +60,8 @@ pub(crate) struct Agreement {
     pub(crate) no_opendir: bool,
     /// The kernel checks access control lists.
     pub(crate) acls: bool,
+    /// The kernel collects writes, and keeps the size and the times of files that are written.
+    pub(crate) writeback: bool,
     /// How requests are laid out.
     pub(crate) layout: Layout,
     /// The kernel waits for queues on io_uring before it sends anything.
@@ -99,6 +101,7 @@ pub(crate) fn negotiate(
         no_open: offers(flags::NO_OPEN_SUPPORT),
         no_opendir: wishes.listing_cache && offers(flags::NO_OPENDIR_SUPPORT),
         acls,
+        writeback: wishes.writeback,
         layout: Layout { extended_xattr: agreed & flags::SETXATTR_EXT != 0 },
         ring: agreed & flags::OVER_IO_URING != 0,
     };

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pando_fs::operations::{Attributes, FileType, SNAPSHOTS};
+use pando_fs::operations::{Attributes, FileType, SNAPSHOTS, WriteMode};
 use pando_fs::{Error, InodeNumber, ListAttributes, Operations, Result};
 use rustix::io::Errno;
 
@@ -79,8 +79,10 @@ impl Server {
             | Operation::Read { .. }
             | Operation::Statistics
             | Operation::GetXattr { .. }
-            | Operation::ListXattrs { .. }
-            | Operation::Seek { .. } => self.query(header, operation, reply),
+            | Operation::ListXattrs { .. } => self.query(header, operation, reply),
+            // What the kernel has collected is no hole. It takes all for data then.
+            Operation::Seek { .. } if self.agreement.writeback => reply.send(Answer::Refused(Errno::NOSYS)),
+            Operation::Seek { .. } => self.query(header, operation, reply),
             Operation::Sync => self.dispatcher.sync(reply),
             Operation::Open => reply.send(match self.agreement.no_open {
                 true => Answer::Refused(Errno::NOSYS),
@@ -93,8 +95,10 @@ impl Server {
             Operation::Release | Operation::ReleaseDirectory | Operation::Destroy => reply.send(Answer::Done),
             Operation::Ioctl { command, argument } => self.ioctl(header, command, &argument, reply),
             Operation::Unknown => reply.send(Answer::Refused(Errno::NOSYS)),
-            Operation::Write { offset, data, kill_set_id } => {
-                self.write(InodeNumber(header.node), offset, data, kill_set_id, reply);
+            Operation::Write { offset, data, collected, kill_set_id } => {
+                let keep_times = collected && self.agreement.writeback;
+                let mode = WriteMode { append: false, kill_set_id, keep_times };
+                self.write(InodeNumber(header.node), offset, data, mode, reply);
             }
             operation => self.change(header, operation, reply),
         }
@@ -230,12 +234,13 @@ impl Server {
     }
 
     /// The kernel makes O_APPEND into an offset by its own notion of the size, which nobody else changes. In
-    /// writeback mode pages arrive long after the write, so the flag must mean nothing here.
-    fn write(&self, inode: InodeNumber, offset: u64, data: Bytes, kill_set_id: bool, reply: Reply) {
+    /// writeback mode pages arrive long after the write, so the flag must mean nothing here, and the time of the write is set by the kernel: by its
+    /// own clock, and maybe before they arrive.
+    fn write(&self, inode: InodeNumber, offset: u64, data: Bytes, mode: WriteMode, reply: Reply) {
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
-            kernel.killing_set_id(fs, inode, kill_set_id, || {
-                let written = fs.write(inode, offset, data.clone(), false, kill_set_id);
+            kernel.killing_set_id(fs, inode, mode.kill_set_id, || {
+                let written = fs.write(inode, offset, data.clone(), mode);
                 if let Err(Error::ReadOnly | Error::Stale) = written {
                     // No open is asked for, so one for writing is not refused. What came through a memory map would stay in the kernel's
                     // pages, and be read from there.
@@ -295,20 +300,26 @@ impl Server {
                     match convert::xattr_mode(*flags) {
                         Some(mode) => {
                             fs.set_xattr(inode, name, value, mode, *kill_set_group_id)?;
-                            if name == ACCESS_LIST {
-                                // It has changed the mode. The kernel asks for that, but might keep an older answer that is on its way.
-                                kernel.forget_attributes(inode);
-                            }
+                            // A list has changed the mode, and all have the time of change. The kernel asks for that, but might keep an
+                            // older answer that is on its way.
+                            kernel.forget_attributes(inode);
                             Answer::Done
                         }
                         None => invalid,
                     }
                 }
-                Operation::RemoveXattr { name } => done(fs.remove_xattr(inode, name))?,
+                Operation::RemoveXattr { name } => {
+                    fs.remove_xattr(inode, name)?;
+                    kernel.forget_attributes(inode);
+                    Answer::Done
+                }
                 Operation::Allocate { offset, length, mode } => match convert::allocate_mode(*mode) {
-                    Some(mode) => done(kernel.killing_set_id(fs, inode, kill, || {
-                        fs.allocate(inode, mode, *offset, *length, kill)
-                    }))?,
+                    // The set-id bits have gone, and blocks and times changed.
+                    Some(mode) => {
+                        fs.allocate(inode, mode, *offset, *length, kill)?;
+                        kernel.forget_attributes(inode);
+                        Answer::Done
+                    }
                     None => unsupported,
                 },
                 Operation::CopyRange { from_offset, to, to_offset, length, wide } => {
@@ -332,9 +343,6 @@ impl Server {
 
 /// The kernel keeps the pages of a file over its opens.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
-
-/// The attribute that holds the access control list of a file, and with it its permission bits.
-const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// The directories in which a request changes names, that is in its inode most often.
 fn directories_changed(inode: InodeNumber, operation: &Operation) -> impl Iterator<Item = InodeNumber> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_fs::operations::{
     Attributes, Caller, DirectoryEntry, Entry, FileType, Operations, ROOT, RenameMode, Result, Seek,
-    SetAttributes, Statistics, XattrMode, changing, changing_bytes, waiting,
+    SetAttributes, Statistics, WriteMode, XattrMode, changing, changing_bytes, waiting,
 };
 use pando_fs::{Error, InodeNumber, ListAttributes};
 
@@ -157,7 +157,7 @@ impl Files {
     /// Writes all of `bytes`.
     pub fn write(&self, inode: InodeNumber, offset: u64, bytes: &Bytes) -> Result<()> {
         let length = bytes.len() as u64;
-        changing_bytes(&*self.fs, length, |fs| fs.write(inode, offset, bytes.clone(), false, false))
+        changing_bytes(&*self.fs, length, |fs| fs.write(inode, offset, bytes.clone(), WriteMode::PLAIN))
     }
 
     /// The next data or hole at or behind `offset`.

@@ -7,12 +7,13 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::SeekFrom;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -375,5 +376,36 @@ fn a_volume_that_is_remounted_read_only_takes_no_changes_at_all() {
     for change in changes {
         place.pando(change).expect_success();
     }
+    place.unmount();
+}
+
+/// What the kernel has collected came to the volume later, with the time of that.
+#[test]
+fn collected_writes_keep_the_time_when_they_were_made_and_are_no_holes() {
+    let Some(place) = Place::new("collected_writes_keep_the_time_when_they_were_made_and_are_no_holes")
+    else {
+        return;
+    };
+    place.pando(&["mount", "-o", "writeback", "volume", "mnt"]).expect_success();
+    let mut file = File::create(place.file()).unwrap();
+    file.write_all(b"collected").unwrap();
+    let renamed = place.file().with_file_name("renamed");
+    // The kernel tells the times of what it has collected when a file is renamed.
+    fs::rename(place.file(), &renamed).unwrap();
+    let modified = || fs::metadata(&renamed).unwrap().modified().unwrap();
+    let written = modified();
+    std::thread::sleep(Duration::from_millis(30));
+    file.sync_all().unwrap();
+    drop(file);
+    let sparse = File::create(place.file()).unwrap();
+    sparse.set_len(1 << 20).unwrap();
+    sparse.write_all_at(b"data", 1 << 19).unwrap();
+    let data = rustix::fs::seek(&sparse, SeekFrom::Data(0)).unwrap();
+    let end = rustix::fs::seek(&sparse, SeekFrom::Hole(1 << 19)).unwrap();
+    assert!(data <= 1 << 19 && end >= (1 << 19) + 4, "{data} to {end}");
+    drop(sparse);
+    place.unmount();
+    place.mount();
+    assert_eq!(modified(), written);
     place.unmount();
 }

@@ -7,6 +7,7 @@ mod brim;
 mod cache_size;
 mod clone;
 mod daemon_memory;
+mod directory_attributes;
 mod exchange;
 mod few_descriptors;
 mod files_ahead;
@@ -112,6 +113,7 @@ const TESTS: &[Test] = &[
     test("pjdfstest", &["pjdfstest"], pjdfstest::run),
     test("hard-links", &["tar", "rsync", "diff", "awk"], links::run),
     test("link-counts", &[], link_counts::run),
+    test("directory-attributes", &[], directory_attributes::run),
     test("access-control-lists", &["setfacl", "getfacl", "tar", "rsync", "diff"], acl::run),
     test("rename-tree", &["tar", "diff", "perl", "xz"], rename_tree::run),
     test("exchange", &["perl", "diff", "sha256sum"], exchange::run),

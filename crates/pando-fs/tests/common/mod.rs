@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pando_device::MemoryDevice;
 use pando_engine::{Background, FormatOptions, Options};
 use pando_fs::operations::{
-    Caller, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, waiting,
+    Caller, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, WriteMode, waiting,
 };
 use pando_fs::{FileSystem, InodeNumber, Result};
 
@@ -82,7 +82,7 @@ impl Volume {
     }
 
     pub fn write(&self, file: InodeNumber, offset: u64, data: &[u8]) {
-        self.fs.write(file, offset, Bytes::copy_from_slice(data), false, false).unwrap();
+        self.fs.write(file, offset, Bytes::copy_from_slice(data), WriteMode::PLAIN).unwrap();
     }
 
     pub fn read(&self, file: InodeNumber, offset: u64, length: usize) -> Vec<u8> {

@@ -12,7 +12,7 @@ use pando_engine::FormatOptions;
 use pando_fs::clock::Clock;
 use pando_fs::operations::{
     Attributes, Caller, DirectoryEntry, FileType, ListAttributes, Operations, ROOT, SNAPSHOTS, Seek,
-    SetAttributes, SetTime, XattrMode, waiting,
+    SetAttributes, SetTime, WriteMode, XattrMode, waiting,
 };
 use pando_fs::{Error, FileSystem, InodeNumber, Options, Result};
 use pando_sim::model::acl::{Acl, NOBODY};
@@ -476,8 +476,8 @@ impl Run {
                 let (inode, id) = self.kind(*file, false);
                 let data = vec![*byte; *length as usize];
                 let bytes = Bytes::from(data.clone());
-                let found =
-                    again(&self.fs, |fs| fs.write(inode, *offset, bytes.clone(), *append, *kill_set_id));
+                let mode = WriteMode { append: *append, kill_set_id: *kill_set_id, keep_times: false };
+                let found = again(&self.fs, |fs| fs.write(inode, *offset, bytes.clone(), mode));
                 agree(found, self.model.write(id, *offset as usize, &data, *append, *kill_set_id))
             }
             Step::Read { file, offset, length } => {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pando_device::simulated::Random;
 use pando_fs::InodeNumber;
-use pando_fs::operations::{FileType, Operations, ROOT, RenameMode, XattrMode, changing, waiting};
+use pando_fs::operations::{FileType, Operations, ROOT, RenameMode, WriteMode, XattrMode, changing, waiting};
 
 use crate::common::Volume;
 use crate::moves::moves_in;
@@ -57,7 +57,7 @@ fn scribble(volume: &Volume, random: &mut Random) {
             (_, Ok(found)) => {
                 let bytes = Bytes::from(vec![random.bits() as u8; random.below(30_000) as usize]);
                 let offset = random.below(50_000);
-                changing(fs, |fs| fs.write(found.inode, offset, bytes.clone(), false, false))
+                changing(fs, |fs| fs.write(found.inode, offset, bytes.clone(), WriteMode::PLAIN))
             }
         };
     }

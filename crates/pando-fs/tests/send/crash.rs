@@ -10,7 +10,9 @@ use pando_device::SimulatedDevice;
 use pando_device::simulated::{CrashPoint, Event, Fault, Image, Random};
 use pando_engine::{Background, FormatOptions, Options, Tree};
 use pando_fs::FileSystem;
-use pando_fs::operations::{Caller, FileType, Operations, ROOT, RenameMode, XattrMode, changing, waiting};
+use pando_fs::operations::{
+    Caller, FileType, Operations, ROOT, RenameMode, WriteMode, XattrMode, changing, waiting,
+};
 use pando_fs::schema::key;
 
 use crate::common::{self, Volume};
@@ -200,7 +202,7 @@ fn step(fs: &FileSystem, streams: &Streams, random: &mut Random) -> &'static str
                 Ok(entry) => {
                     let bytes = Bytes::from(vec![random.bits() as u8; random.below(20_000) as usize]);
                     let file = entry.attributes.inode;
-                    let _ = changing(fs, |fs| fs.write(file, 0, bytes.clone(), false, false));
+                    let _ = changing(fs, |fs| fs.write(file, 0, bytes.clone(), WriteMode::PLAIN));
                     fs.forget(file, 1);
                 }
                 Err(_) => {

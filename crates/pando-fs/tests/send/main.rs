@@ -17,8 +17,8 @@ use pando_device::SimulatedDevice;
 use pando_device::simulated::Random;
 use pando_engine::{Direction, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
-    AllocateMode, Caller, FileType, Operations, ROOT, SNAPSHOTS, SetAttributes, SetTime, XattrMode, changing,
-    waiting,
+    AllocateMode, Caller, FileType, Operations, ROOT, SNAPSHOTS, SetAttributes, SetTime, WriteMode,
+    XattrMode, changing, waiting,
 };
 use pando_fs::schema::{NameRecord, Record, key};
 use pando_fs::send::TransferError;
@@ -332,7 +332,7 @@ fn a_volume_that_is_too_small_keeps_what_it_has() {
     for number in 0..60u32 {
         let file = volume.file(ROOT, &format!("f{number}"));
         let bytes: Vec<u8> = (0..500_000).map(|_| random.bits() as u8).collect();
-        waiting(&*volume.fs, |fs| fs.write(file, 0, bytes.clone().into(), false, false)).unwrap();
+        waiting(&*volume.fs, |fs| fs.write(file, 0, bytes.clone().into(), WriteMode::PLAIN)).unwrap();
         volume.fs.make_room(500_000, true).unwrap();
     }
     take(&volume.fs, "large");

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pando_device::SimulatedDevice;
 use pando_device::simulated::{CrashPoint, Event, Image, Random};
 use pando_fs::FileSystem;
-use pando_fs::operations::{Caller, FileType, Operations, ROOT, changing};
+use pando_fs::operations::{Caller, FileType, Operations, ROOT, WriteMode, changing};
 
 use crate::assert_nothing_is_left;
 use crate::crash::{Picture, open, picture, prepared};
@@ -26,7 +26,7 @@ fn volume() -> Image {
             |fs: &FileSystem| fs.make_node(&caller, ROOT, name.as_bytes(), FileType::Regular, 0o644, 0);
         let file = changing(&*fs, make).unwrap().attributes.inode;
         let bytes = Bytes::from(vec![number as u8 + 1; 9000]);
-        changing(&*fs, |fs| fs.write(file, 0, bytes.clone(), false, false)).unwrap();
+        changing(&*fs, |fs| fs.write(file, 0, bytes.clone(), WriteMode::PLAIN)).unwrap();
         fs.forget(file, 1);
     }
     while fs.engine().background_step().unwrap() {}

@@ -436,18 +436,11 @@ impl Operations for Memory {
         Ok(pieces)
     }
 
-    fn write(
-        &self,
-        inode: InodeNumber,
-        offset: u64,
-        bytes: Bytes,
-        append: bool,
-        kill_set_id: bool,
-    ) -> Result<()> {
+    fn write(&self, inode: InodeNumber, offset: u64, bytes: Bytes, mode: WriteMode) -> Result<()> {
         let node = self.node(inode)?;
         let mut state = node.state.lock();
-        let offset = if append { state.attributes.size } else { offset };
-        if kill_set_id {
+        let offset = if mode.append { state.attributes.size } else { offset };
+        if mode.kill_set_id {
             state.attributes.mode &= !0o6000;
         }
         state.write(offset as usize, &bytes)

@@ -69,6 +69,8 @@ mod set {
 
 /// The bit of WRITE's flags that takes set-id bits off.
 const WRITE_KILL_SET_ID: u32 = 1 << 2;
+/// A write of pages that were changed some time ago.
+const WRITE_CACHE: u32 = 1 << 0;
 
 /// The user who sets an access control list may not keep the file's set-group-ID bit.
 const SETXATTR_KILL_SET_GROUP_ID: u32 = 1 << 0;
@@ -224,6 +226,8 @@ pub(crate) enum Operation {
     Write {
         offset: u64,
         data: Bytes,
+        /// From pages that were changed some time ago.
+        collected: bool,
         kill_set_id: bool,
     },
     Statistics,
@@ -337,7 +341,8 @@ impl Operation {
                 let (_handle, offset) = (fixed.u64()?, fixed.u64()?);
                 let (size, flags) = (fixed.u32()?, fixed.u32()?);
                 let data = pando_fs::copy_for_device(rest.bytes(size as usize)?);
-                Self::Write { offset, data, kill_set_id: flags & WRITE_KILL_SET_ID != 0 }
+                let (collected, kill_set_id) = (flags & WRITE_CACHE != 0, flags & WRITE_KILL_SET_ID != 0);
+                Self::Write { offset, data, collected, kill_set_id }
             }
             opcode::STATFS => Self::Statistics,
             opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => Self::Sync,

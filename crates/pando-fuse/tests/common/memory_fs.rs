@@ -352,25 +352,20 @@ impl Operations for MemoryFs {
         Ok(vec![Bytes::copy_from_slice(&data[start..middle]), Bytes::copy_from_slice(&data[middle..end])])
     }
 
-    fn write(
-        &self,
-        inode: InodeNumber,
-        offset: u64,
-        bytes: Bytes,
-        append: bool,
-        kill_set_id: bool,
-    ) -> Result<()> {
+    fn write(&self, inode: InodeNumber, offset: u64, bytes: Bytes, mode: WriteMode) -> Result<()> {
         let mut state = self.state.lock();
         let size = state.node(inode)?.attributes.size;
-        let start = if append { size } else { offset };
+        let start = if mode.append { size } else { offset };
         let end = start + bytes.len() as u64;
         if end > size {
             state.set_size(inode, end)?;
         }
         let node = state.node(inode)?;
         node.data[start as usize..end as usize].copy_from_slice(&bytes);
-        node.attributes.modified = SystemTime::now();
-        if kill_set_id {
+        if !mode.keep_times {
+            node.attributes.modified = SystemTime::now();
+        }
+        if mode.kill_set_id {
             node.attributes.mode &= !0o6000;
         }
         Ok(())
@@ -416,7 +411,7 @@ impl Operations for MemoryFs {
     ) -> Result<u64> {
         let bytes = self.read(from, from_offset, length as usize)?.concat();
         let copied = bytes.len() as u64;
-        self.write(to, to_offset, bytes.into(), false, kill_set_id)?;
+        self.write(to, to_offset, bytes.into(), WriteMode { kill_set_id, ..WriteMode::PLAIN })?;
         Ok(copied)
     }
 
