@@ -119,8 +119,10 @@ impl FileSystem {
         let (key, prefix) = inode.key_and_data_prefix(*epoch, &state.record)?;
         let mut edit = Edit::new(state.record.clone(), prefix);
         edit.write(offset, bytes);
-        if !mode.keep_times {
-            edit.touch(self.now());
+        let modified = edit.record.modified;
+        edit.touch(self.now());
+        if mode.keep_modified {
+            edit.record.modified = modified;
         }
         let replace = mode.kill_set_id && edit.kill_privileges();
         let (batch, record) = edit.finish(key, replace);

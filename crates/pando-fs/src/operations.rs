@@ -137,13 +137,14 @@ pub struct WriteMode {
     pub append: bool,
     /// Takes set-id bits off as a write by an unprivileged user does.
     pub kill_set_id: bool,
-    /// Leaves the times as they are: the kernel has collected the write, and tells itself when it was made.
-    pub keep_times: bool,
+    /// Leaves the time of modification as it is: the kernel has collected the write, and tells when it was made. The time of change is that of the
+    /// call nevertheless, so that what has changed can be told by it.
+    pub keep_modified: bool,
 }
 
 impl WriteMode {
     /// As root writes.
-    pub const PLAIN: Self = Self { append: false, kill_set_id: false, keep_times: false };
+    pub const PLAIN: Self = Self { append: false, kill_set_id: false, keep_modified: false };
     /// At the end of the file.
     pub const APPEND: Self = Self { append: true, ..Self::PLAIN };
     /// As an unprivileged user writes.

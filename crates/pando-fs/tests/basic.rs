@@ -424,3 +424,17 @@ fn what_finds_no_room_behind_a_few_waits_does_not_fit() {
     assert_eq!(answer, Err(Error::NoSpace));
     assert!((6..=16).contains(&calls), "{calls} calls");
 }
+
+#[test]
+fn a_write_that_was_collected_keeps_the_time_of_modification_and_sets_that_of_change() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "file");
+    let before = volume.fs.get_attributes(file).unwrap();
+    let mode = WriteMode { keep_modified: true, ..WriteMode::PLAIN };
+    volume.fs.write(file, 0, "collected".into(), mode).unwrap();
+    let after = volume.fs.get_attributes(file).unwrap();
+    assert_eq!((after.modified, after.size), (before.modified, 9));
+    assert!(after.changed > before.changed);
+    volume.write(file, 0, b"written");
+    assert!(volume.fs.get_attributes(file).unwrap().modified > before.modified);
+}

@@ -7,22 +7,38 @@
 //! change has asked since the last time: it waits for each of its answers, so none is on its way.
 //!
 //! Whoever asks, and whoever makes a change, each says so first and looks for the other then. One of them sees the other.
+//!
+//! Each slot has a lock, held for a few instructions, and no other lock is taken under it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Directories share a slot by their numbers; so may more be told than need be.
-const SLOTS: usize = 4096;
+use parking_lot::Mutex;
 
-/// In place of a thread: nobody has asked.
-const NOBODY: u32 = 0;
-/// In place of a thread: several have, or one that has no number here.
-const SEVERAL: u32 = u32::MAX;
+/// Each remembers one directory. Of two that take a slot from each other by turns the kernel is told of each change.
+const SLOTS: usize = 4096;
 
 /// Who has asked for the attributes of directories, and how many changes there were to them.
 pub(crate) struct Askers {
     changes: AtomicU64,
-    /// In the lower half who has asked since the kernel was told last, in the upper one how often somebody has.
-    slots: Box<[AtomicU64]>,
+    slots: Box<[Mutex<Slot>]>,
+}
+
+/// Who has asked for the attributes of one directory since the kernel was told of it last.
+#[derive(Clone, Copy)]
+struct Slot {
+    /// 0 for none yet.
+    directory: u64,
+    asker: Asker,
+    /// How often somebody has.
+    questions: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asker {
+    Nobody,
+    Thread(u32),
+    /// Several, or one that has no number here, or it is not known any more.
+    Anybody,
 }
 
 /// How many changes there were, taken before attributes are read.
@@ -31,7 +47,8 @@ pub(crate) struct Before(u64);
 
 impl Askers {
     pub(crate) fn new() -> Self {
-        Self { changes: AtomicU64::new(0), slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
+        let slot = || Mutex::new(Slot { directory: 0, asker: Asker::Nobody, questions: 0 });
+        Self { changes: AtomicU64::new(0), slots: (0..SLOTS).map(|_| slot()).collect() }
     }
 
     /// To be called before attributes are read that somebody asks for.
@@ -41,18 +58,22 @@ impl Askers {
 
     /// A thread is to be given the attributes of a directory. Returns whether they may be from before a change already.
     pub(crate) fn note(&self, directory: u64, thread: u32, before: Before) -> bool {
-        // The kernel gives threads of other namespaces no number.
-        let thread = if thread == 0 { SEVERAL } else { thread };
-        let add = |slot: u64| {
-            let asker = match slot as u32 {
-                NOBODY => thread,
-                asker if asker == thread => thread,
-                _ => SEVERAL,
+        {
+            let mut slot = self.slot(directory).lock();
+            slot.questions += 1;
+            if slot.directory != directory {
+                // Who asked for this one before another took its place is forgotten.
+                let is_first = slot.directory == 0;
+                slot.asker = if is_first { Asker::Nobody } else { Asker::Anybody };
+                slot.directory = directory;
+            }
+            slot.asker = match slot.asker {
+                // The kernel gives threads of other namespaces no number.
+                Asker::Nobody if thread != 0 => Asker::Thread(thread),
+                asker if asker == Asker::Thread(thread) => asker,
+                _ => Asker::Anybody,
             };
-            Some(((slot >> 32) + 1) << 32 | u64::from(asker))
-        };
-        // It always has something to add.
-        let _ = self.slot(directory).fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
+        }
         self.before().0 != before.0
     }
 
@@ -60,18 +81,24 @@ impl Askers {
     pub(crate) fn changed(&self, directory: u64, thread: u32, tell: impl FnOnce()) {
         self.changes.fetch_add(1, Ordering::SeqCst);
         let slot = self.slot(directory);
-        let asked = slot.load(Ordering::SeqCst);
-        match asked as u32 {
-            NOBODY => return,
-            asker if asker == thread && asker != SEVERAL => return,
-            _ => tell(),
+        let asked = *slot.lock();
+        let asker = match asked.directory {
+            0 => Asker::Nobody,
+            of if of == directory => asked.asker,
+            _ => Asker::Anybody,
+        };
+        if asker == Asker::Nobody || asker == Asker::Thread(thread) {
+            return;
         }
+        tell();
+        let mut slot = slot.lock();
         // Who has asked meanwhile may have been given what the next change makes old.
-        let nobody = asked & !u64::from(u32::MAX) | u64::from(NOBODY);
-        let _ = slot.compare_exchange(asked, nobody, Ordering::SeqCst, Ordering::SeqCst);
+        if slot.directory == directory && slot.questions == asked.questions {
+            slot.asker = Asker::Nobody;
+        }
     }
 
-    fn slot(&self, directory: u64) -> &AtomicU64 {
+    fn slot(&self, directory: u64) -> &Mutex<Slot> {
         // Fibonacci hashing: numbers that follow each other spread over all slots.
         let hash = directory.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.slots[(hash >> 32) as usize % SLOTS]
@@ -80,7 +107,7 @@ impl Askers {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::AtomicU32;
 
     use super::*;
 
@@ -90,10 +117,14 @@ mod tests {
         askers.note(DIRECTORY, thread, askers.before())
     }
 
-    fn is_told(askers: &Askers, thread: u32) -> bool {
+    fn is_told_of(askers: &Askers, directory: u64, thread: u32) -> bool {
         let mut is_told = false;
-        askers.changed(DIRECTORY, thread, || is_told = true);
+        askers.changed(directory, thread, || is_told = true);
         is_told
+    }
+
+    fn is_told(askers: &Askers, thread: u32) -> bool {
+        is_told_of(askers, DIRECTORY, thread)
     }
 
     #[test]
@@ -136,25 +167,72 @@ mod tests {
         assert!(askers.note(DIRECTORY, 1, before));
     }
 
-    /// Each change is noticed by who reads the directory before, or is told of.
+    /// What was said of one cleared the other's.
+    #[test]
+    fn of_two_in_one_slot_neither_is_forgotten() {
+        let askers = Askers::new();
+        let slot = |directory| std::ptr::from_ref(askers.slot(directory));
+        let other = (DIRECTORY + 1..).find(|&other| slot(other) == slot(DIRECTORY)).unwrap();
+        ask(&askers, 1);
+        assert!(is_told_of(&askers, other, 2) && is_told(&askers, 2));
+        ask(&askers, 1);
+        askers.note(other, 2, askers.before());
+        assert!(is_told_of(&askers, other, 2) && !is_told_of(&askers, other, 2));
+        assert!(is_told(&askers, 2), "thread 1 has asked");
+        // Its next asker takes the slot back, and is not known to be the only one.
+        ask(&askers, 2);
+        assert!(is_told(&askers, 2) && !is_told(&askers, 2));
+    }
+
+    /// Each change is seen by who has read the directory before it, or by who makes it.
     #[test]
     fn of_two_at_once_one_sees_the_other() {
+        const ROUNDS: u32 = 200_000;
         let askers = Askers::new();
-        for _ in 0..5_000 {
-            let changed = AtomicBool::new(false);
-            let (read_old, noticed, told) = std::thread::scope(|scope| {
-                let asker = scope.spawn(|| {
+        // What attributes there are to be read: how many changes were made.
+        let attributes = AtomicU32::new(0);
+        // Both wait awake, or they would hardly ever be at it at the same time.
+        let arrived = AtomicU32::new(0);
+        let meet = |turn: u32| {
+            arrived.fetch_add(1, Ordering::SeqCst);
+            let mut looks = 0;
+            while arrived.load(Ordering::SeqCst) < 2 * turn {
+                looks += 1;
+                if looks % 10_000 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        };
+        let mut overlapped = 0;
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                let ask = |round| {
+                    meet(2 * round + 1);
                     let before = askers.before();
-                    let read_old = !changed.load(Ordering::Relaxed);
-                    (read_old, askers.note(DIRECTORY, 1, before))
-                });
-                changed.store(true, Ordering::Relaxed);
-                let told = is_told(&askers, 2);
-                let (read_old, noticed) = asker.join().unwrap();
-                (read_old, noticed, told)
+                    let read_old = attributes.load(Ordering::Relaxed) == round;
+                    let has_noticed = askers.note(DIRECTORY, 1, before);
+                    meet(2 * round + 2);
+                    read_old && !has_noticed
+                };
+                (0..ROUNDS).map(ask).collect::<Vec<_>>()
             });
-            assert!(!read_old || noticed || told);
-            askers.changed(DIRECTORY, 2, || ());
-        }
+            let change = |round| {
+                meet(2 * round + 1);
+                // So that now the one is first, and now the other.
+                (0..round % 64).for_each(|_| std::hint::spin_loop());
+                attributes.store(round + 1, Ordering::Relaxed);
+                let is_told = is_told(&askers, 2);
+                meet(2 * round + 2);
+                // Who asked is told of; nothing is left for the next round.
+                is_told_of(&askers, DIRECTORY, 2);
+                is_told
+            };
+            let told: Vec<_> = (0..ROUNDS).map(change).collect();
+            for (would_keep_old, is_told) in asking.join().unwrap().into_iter().zip(told) {
+                assert!(!would_keep_old || is_told);
+                overlapped += u32::from(would_keep_old);
+            }
+        });
+        assert!(overlapped > 0, "nobody has asked before a change");
     }
 }

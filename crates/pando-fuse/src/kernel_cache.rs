@@ -1,7 +1,8 @@
 //! What the kernel remembers of what it was told, and must not go on to remember.
 //!
-//! Dropping attributes takes no lock of the inode's in the kernel, and waits for none that is about to go, since the caller, or
-//! who has the directory, holds it: it is allowed from within a request (FU-4).
+//! Dropping attributes takes no lock of the inode's in the kernel, but waits for one that is being dropped from memory. An inode that the
+//! caller holds is not; and nothing that is done to drop a directory, or a file that has names, waits for us. So it is allowed from within a
+//! request (FU-4).
 
 use std::sync::Arc;
 
@@ -46,11 +47,9 @@ impl KernelCache {
         before: Before,
     ) {
         let inode = attributes.inode;
-        let misleads = match attributes.file_type {
-            FileType::Directory => self.askers.note(inode.0, thread, before),
-            _ => fs.attributes_may_mislead(inode),
-        };
-        if misleads {
+        if attributes.file_type == FileType::Directory {
+            self.will_hear_of_directory(thread, inode, before);
+        } else if fs.attributes_may_mislead(inode) {
             self.forget_attributes(inode);
         }
     }

@@ -96,8 +96,8 @@ impl Server {
             Operation::Ioctl { command, argument } => self.ioctl(header, command, &argument, reply),
             Operation::Unknown => reply.send(Answer::Refused(Errno::NOSYS)),
             Operation::Write { offset, data, collected, kill_set_id } => {
-                let keep_times = collected && self.agreement.writeback;
-                let mode = WriteMode { append: false, kill_set_id, keep_times };
+                let keep_modified = collected && self.agreement.writeback;
+                let mode = WriteMode { append: false, kill_set_id, keep_modified };
                 self.write(InodeNumber(header.node), offset, data, mode, reply);
             }
             operation => self.change(header, operation, reply),
@@ -155,7 +155,11 @@ impl Server {
             let before = kernel.before();
             let entry = match fs.lookup(directory, &name) {
                 // Snapshots come and go without the kernel's doing: it must ask each time.
-                result if directory == SNAPSHOTS => return Ok(Answer::fleeting(&result?)),
+                result if directory == SNAPSHOTS => {
+                    let entry = result?;
+                    kernel.will_hear(fs, caller, &entry.attributes, before);
+                    return Ok(Answer::fleeting(&entry));
+                }
                 Err(Error::NotFound) => return Ok(Answer::absent()),
                 result => result?,
             };
@@ -234,8 +238,8 @@ impl Server {
     }
 
     /// The kernel makes O_APPEND into an offset by its own notion of the size, which nobody else changes. In
-    /// writeback mode pages arrive long after the write, so the flag must mean nothing here, and the time of the write is set by the kernel: by its
-    /// own clock, and maybe before they arrive.
+    /// writeback mode pages arrive long after the write, so the flag must mean nothing here, and the kernel says when
+    /// they were written, maybe before they arrive.
     fn write(&self, inode: InodeNumber, offset: u64, data: Bytes, mode: WriteMode, reply: Reply) {
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {

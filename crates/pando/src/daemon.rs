@@ -191,7 +191,7 @@ fn mount_options(
     }
     options.allow_other = settings.allow_other.unwrap_or(options.allow_other);
     options.default_permissions = settings.default_permissions;
-    options.writeback = settings.writeback;
+    options.writeback = settings.collects_writes();
     options.readdirplus = !settings.without.contains(&Technique::Readdirplus);
     options.names_alone = !settings.without.contains(&Technique::NamesAlone);
     options.listing_cache = !settings.without.contains(&Technique::ListingCache);
@@ -233,7 +233,7 @@ fn start_control(
         "mountpoint": unmounter.mountpoint().to_string_lossy(),
         "device": unmounter.device(),
         "read_only": snapshot.is_some() || settings.is_read_only(),
-        "writeback": settings.writeback,
+        "writeback": settings.collects_writes(),
         "transport": session.transport().name(),
     });
     let log = answerer.log.clone();

@@ -166,6 +166,11 @@ impl MountSettings {
         self.snapshot.is_some() || pando_fuse::mount_point::is_read_only(&self.vfs_options)
     }
 
+    /// Whether the kernel collects writes: not where there are none, since it then takes holes for data.
+    pub fn collects_writes(&self) -> bool {
+        self.writeback && !self.is_read_only()
+    }
+
     fn add_one(&mut self, option: &str) -> Result<(), OptionError> {
         if let Some(option) = VfsOption::parse(option) {
             self.vfs_options.push(option);

@@ -362,7 +362,7 @@ impl Operations for MemoryFs {
         }
         let node = state.node(inode)?;
         node.data[start as usize..end as usize].copy_from_slice(&bytes);
-        if !mode.keep_times {
+        if !mode.keep_modified {
             node.attributes.modified = SystemTime::now();
         }
         if mode.kill_set_id {

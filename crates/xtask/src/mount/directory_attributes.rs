@@ -1,4 +1,4 @@
-//! What the kernel believes of a directory in which names come and go while others ask for its attributes, or list it with them.
+//! What the kernel believes of a directory in which names come and go while others ask for its attributes.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::tool::at;
 use super::volume::Volume;
 use super::{Context, Failure, Outcome};
 
-/// Of each part. An answer that was overtaken stood in each of five runs, where the kernel remembered it.
+/// An answer that was overtaken stood in each of five runs, where the kernel remembered it.
 const TIME: Duration = Duration::from_secs(10);
 
 /// Changes come at most so long after the last: who has just asked again is given its answer meanwhile.
@@ -32,15 +32,6 @@ pub fn run(context: &Context) -> Outcome {
     }
     let stat = || _ = links(&directory);
     while_others(&directory, &[&stat, &stat])?;
-    // A listing is asked for only if a name has changed.
-    let list = || {
-        let name = parent.join("name");
-        let _ = fs::write(&name, b"").and_then(|()| fs::remove_file(&name));
-        for entry in fs::read_dir(&parent).into_iter().flatten() {
-            drop(entry.map(|entry| entry.metadata()));
-        }
-    };
-    while_others(&directory, &[&list, &stat])?;
     volume.finish()
 }
 
