@@ -30,6 +30,7 @@ mod snapshots;
 mod time;
 mod usage;
 mod volume;
+mod write_out;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -21,6 +21,7 @@ mod link_counts;
 mod links;
 mod linux;
 mod listings;
+mod mapped;
 mod memory;
 mod pattern;
 mod pjdfstest;
@@ -113,6 +114,7 @@ const TESTS: &[Test] = &[
     test("pjdfstest", &["pjdfstest"], pjdfstest::run),
     test("hard-links", &["tar", "rsync", "diff", "awk"], links::run),
     test("link-counts", &[], link_counts::run),
+    test("mapped", &["python3"], mapped::run),
     test("directory-attributes", &[], directory_attributes::run),
     test("access-control-lists", &["setfacl", "getfacl", "tar", "rsync", "diff"], acl::run),
     test("rename-tree", &["tar", "diff", "perl", "xz"], rename_tree::run),

@@ -17,6 +17,7 @@ use crate::location::{Location, VolumePath};
 use crate::output::shown;
 use crate::path::{LastLink, walk};
 use crate::volume::{Purpose, Volumes};
+use crate::write_out::write_out;
 
 const ABOUT: &str = "\
 Makes a clone of a file or of a directory with everything below it, whatever its size, at once. Clone and source share \
@@ -85,7 +86,7 @@ fn in_mount(source: &Path, target: &Path) -> Result<(), String> {
     }
     let (source, directory) = (open(source, OFlags::NOFOLLOW)?, open(directory, OFlags::DIRECTORY)?);
     // What the kernel has of it and has not sent yet belongs to it.
-    let sent = if metadata.is_file() { rustix::fs::fsync(&source) } else { rustix::fs::syncfs(&source) };
+    let sent = if metadata.is_file() { rustix::fs::fsync(&source) } else { write_out(&source) };
     let cloned = sent.and_then(|()| ioctl::clone_tree(source.as_fd(), directory.as_fd(), name.as_bytes()));
     cloned.map_err(|errno| match errno {
         Errno::NOTTY => "it is in no mounted PandoFS volume; use 'cp -a'".to_owned(),

@@ -14,6 +14,7 @@ use crate::output::{Output, exact_name, shown, write_failure};
 use crate::size::human;
 use crate::time::{DateTime, from_epoch};
 use crate::volume::{Purpose, Volume, name};
+use crate::write_out::write_out_mount;
 use crate::{snapshots, usage};
 
 const ABOUT: &str = "\
@@ -140,13 +141,6 @@ pub fn mounted(place: &Path) -> Result<Option<String>, String> {
     entry.map(|entry| Some(entry.device)).ok_or_else(|| "no PandoFS volume is mounted there".to_owned())
 }
 
-/// Has the kernel send to the daemon what was written before: it belongs to what is asked next. A mount that cannot be opened says so itself then.
-pub fn write_out(mountpoint: &Path) {
-    if let Ok(directory) = std::fs::File::open(mountpoint) {
-        let _ = rustix::fs::syncfs(directory);
-    }
-}
-
 /// What the daemon or the volume itself answers to a request.
 pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Write) -> Result<Value> {
     let action = request["action"].as_str().unwrap_or_default();
@@ -164,7 +158,8 @@ pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Wr
     };
     match mounted(place).map_err(failed)? {
         Some(device) => {
-            write_out(place);
+            // What was written before belongs to what is asked.
+            write_out_mount(place);
             let answered = control::request_pieces(&device, request, out).map_err(write_failure)?;
             answered.map_err(|error| failed(error.to_string()))
         }

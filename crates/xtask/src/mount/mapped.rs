@@ -1,0 +1,20 @@
+//! Snapshots and clones of what was written through memory maps that are there still.
+
+use std::process::Command;
+
+use super::tool::{self, at};
+use super::volume::{Kind, Volume};
+use super::{Context, Failure, Outcome};
+
+/// Runs the program beside this file.
+pub fn run(context: &Context) -> Outcome {
+    if context.kind != Kind::Pando {
+        return Err(Failure::Skipped("there are no snapshots on another file system".to_owned()));
+    }
+    let volume = Volume::create(context, 8 << 30, &[])?;
+    let program = context.work.join("mapped.py");
+    at("cannot write", &program, std::fs::write(&program, include_str!("mapped.py")))?;
+    let mut python = Command::new("python3");
+    tool::run(python.arg(program).arg(context.programs.join("pando")).arg(&volume.root))?;
+    volume.finish()
+}
