@@ -3,7 +3,7 @@
 //!
 //! The engine compares the two trees' names and skips what they share. An inode is the same on both sides if it has the same number,
 //! birth time and type; so what a clone shows is none of its source's, whose numbers its deltas change. Whether contents have changed is told
-//! by size and time of change: no block is read. A file with several links has its record under a key of its own; when that
+//! by size and time of modification: no block is read. A file with several links has its record under a key of its own; when that
 //! differs, its names are found in the list of redirects.
 //!
 //! [`crate::renames`] makes pairs of the names that have gone and those that have come.

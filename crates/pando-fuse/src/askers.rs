@@ -187,7 +187,7 @@ mod tests {
     /// Each change is seen by who has read the directory before it, or by who makes it.
     #[test]
     fn of_two_at_once_one_sees_the_other() {
-        const ROUNDS: u32 = 200_000;
+        const ROUNDS: u32 = 50_000;
         let askers = Askers::new();
         // What attributes there are to be read: how many changes were made.
         let attributes = AtomicU32::new(0);

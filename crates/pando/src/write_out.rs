@@ -1,52 +1,74 @@
 //! What the kernel has been given and has not sent to the daemon yet.
 //!
-//! syncfs(2) has the kernel send it, and waits for that only on kernels up to some 6.18: newer ones do not wait for file systems in user
-//! space, whose daemon might be what waits. fsync(2) of a file does wait. Pages wait to be sent in files that are mapped (munmap and
-//! close send them, and wait), so each file that some process has mapped to write is told by itself.
+//! syncfs(2) has the kernel send it, and waits for that on older kernels only: newer ones, seen on 6.18.44, do not wait for file systems in
+//! user space, whose daemon might be what waits. fsync(2) of a file does wait. Pages wait to be sent in files that are mapped (munmap and
+//! close send them, and wait), so each file that some process has mapped is told by itself.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Has the kernel send what was written before in a mount, and waits until the daemon has it. Files that processes of other users have mapped are only
-/// seen by root; of those, and with `-o writeback`, what is sent may still be under way.
+/// Has the kernel send what was written before in a mount, and does not always wait. A mount that cannot be opened says so itself, to whom asks it next.
+pub fn send(mountpoint: &Path) {
+    if let Ok(directory) = File::open(mountpoint) {
+        let _ = rustix::fs::syncfs(directory);
+    }
+}
+
+/// As [`send`], and waits until the daemon has it. Processes of other users are seen by root alone, those of other pid namespaces by nobody; what these
+/// have mapped, and with `-o writeback` what is open and was not synced, may still be under way.
 ///
 /// # Errors
-/// Of syncfs(2). A mapped file that cannot be opened or synced is passed over.
+/// Of syncfs(2) and fdatasync(2). A mapped file that cannot be opened is passed over.
 pub fn write_out(within: impl AsFd) -> Result<(), Errno> {
-    let directory = rustix::fs::fstat(&within)?;
+    let device = rustix::fs::fstat(&within)?.st_dev;
     rustix::fs::syncfs(&within)?;
     let mut waited_for = HashSet::new();
     for maps in processes().map(|process| process.join("map_files")) {
         let list = maps.with_file_name("maps");
-        for mapped in File::open(list).into_iter().flat_map(mapped_to_write) {
-            if mapped.device != directory.st_dev || !waited_for.insert(mapped.inode) {
+        for mapped in File::open(list).into_iter().flat_map(mapped_files) {
+            if mapped.device != device || waited_for.contains(&mapped.inode) {
                 continue;
             }
-            // The name may be another file's by now; the other way is for root alone.
-            let is_it = |file: &File| {
-                let metadata = file.metadata();
-                metadata.is_ok_and(|it| (it.dev(), it.ino()) == (mapped.device, mapped.inode))
+            // The first way is for root, who must not be led elsewhere by a name that somebody else has chosen.
+            let file = match open(&maps.join(&mapped.range), &mapped) {
+                Err(Errno::ACCESS | Errno::PERM) => open(&mapped.path, &mapped),
+                other => other,
             };
-            let file = File::open(maps.join(&mapped.range)).or_else(|_| File::open(&mapped.path));
-            if let Some(file) = file.ok().filter(is_it) {
-                let _ = file.sync_data();
+            if let Ok(file) = file {
+                rustix::fs::fdatasync(file)?;
+                waited_for.insert(mapped.inode);
             }
         }
     }
     Ok(())
 }
 
-/// As [`write_out`], of the mount at a place. A mount that cannot be opened says so itself, to whom asks it next.
-pub fn write_out_mount(mountpoint: &Path) {
-    if let Ok(directory) = File::open(mountpoint) {
-        let _ = write_out(directory);
+/// As [`write_out`], of the mount at a place.
+///
+/// # Errors
+/// As there. A mount that cannot be opened says so itself, to whom asks it next.
+pub fn write_out_mount(mountpoint: &Path) -> Result<(), Errno> {
+    File::open(mountpoint).map_or(Ok(()), write_out)
+}
+
+/// Opens a mapped file, if that is what lies at the path: anything else may do something when it is opened, or have to be waited for.
+fn open(path: &Path, mapped: &Mapped) -> Result<File, Errno> {
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let status = rustix::fs::fstat(&found)?;
+    let is_it = (status.st_dev, status.st_ino) == (mapped.device, mapped.inode);
+    if !is_it || FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+        return Err(Errno::NOENT);
     }
+    let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
+    rustix::fs::open(itself, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)
 }
 
 /// The directories of all processes that can be seen.
@@ -66,22 +88,28 @@ struct Mapped {
     path: PathBuf,
 }
 
-/// Of a list as in /proc/PID/maps, what is mapped shared, and to be written.
-fn mapped_to_write(list: File) -> impl Iterator<Item = Mapped> {
-    let lines = BufReader::new(list).split(b'\n').map_while(Result::ok);
-    lines.filter_map(|line| mapped(&String::from_utf8_lossy(&line)))
+/// Of a list as in /proc/PID/maps, what is mapped shared: also what cannot be written any more may have been.
+fn mapped_files(list: File) -> impl Iterator<Item = Mapped> {
+    BufReader::new(list).split(b'\n').map_while(Result::ok).filter_map(|line| mapped(&line))
 }
 
-fn mapped(line: &str) -> Option<Mapped> {
-    let mut words = line.splitn(6, ' ');
-    let (range, rights, _offset) = (words.next()?, words.next()?, words.next()?);
-    let (major, minor) = words.next()?.split_once(':')?;
-    let number = |text| u32::from_str_radix(text, 16).ok();
-    let device = rustix::fs::makedev(number(major)?, number(minor)?);
-    let inode = words.next()?.parse().ok()?;
-    let path = words.next()?.trim_start().into();
-    let is_written = rights.as_bytes().get(1) == Some(&b'w') && rights.as_bytes().get(3) == Some(&b's');
-    is_written.then(|| Mapped { range: range.to_owned(), device, inode, path })
+fn mapped(line: &[u8]) -> Option<Mapped> {
+    let mut words = line.splitn(6, |&byte| byte == b' ');
+    let mut word = || std::str::from_utf8(words.next()?).ok();
+    let (range, rights, _offset) = (word()?, word()?, word()?);
+    let (device, inode) = (word()?, word()?.parse().ok()?);
+    let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = range.split_once('-')?;
+    let (major, minor) = device.split_once(':')?;
+    let name = words.next()?.trim_ascii_start();
+    (rights.as_bytes().get(3) == Some(&b's')).then_some(())?;
+    Some(Mapped {
+        // The list has leading zeros, and the directory has none.
+        range: format!("{:x}-{:x}", hexadecimal(start)?, hexadecimal(end)?),
+        device: rustix::fs::makedev(hexadecimal(major)? as u32, hexadecimal(minor)? as u32),
+        inode,
+        path: OsString::from_vec(name.to_vec()).into(),
+    })
 }
 
 #[cfg(test)]
@@ -89,23 +117,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mapped_shared_and_to_be_written_counts() {
-        let line = "7f3c1d000000-7f3c1d010000 rw-s 00000000 00:2a 77                         /mnt/a file";
+    fn what_is_mapped_shared_counts() {
+        let line = b"08000000-08010000 rw-s 00000000 00:2a 77                         /mnt/caf\xe9 b";
         let expected = Mapped {
-            range: "7f3c1d000000-7f3c1d010000".to_owned(),
+            range: "8000000-8010000".to_owned(),
             device: rustix::fs::makedev(0, 0x2a),
             inode: 77,
-            path: "/mnt/a file".into(),
+            path: OsString::from_vec(b"/mnt/caf\xe9 b".to_vec()).into(),
         };
         assert_eq!(mapped(line), Some(expected));
-        for other in [line.replace("rw-s", "rw-p"), line.replace("rw-s", "r--s"), line[..40].to_owned()] {
-            assert_eq!(mapped(&other), None, "{other}");
-        }
-        assert_eq!(mapped("7f3c1d000000-7f3c1d010000 rw-p 00000000 00:00 0 "), None);
+        assert_eq!(mapped(&line[..40]), None);
+        assert_eq!(mapped(b"7f3c1d000000-7f3c1d010000 rw-p 00000000 00:2a 77      /mnt/private"), None);
+        assert_eq!(mapped(b"7f3c1d000000-7f3c1d010000 rw-p 00000000 00:00 0 "), None);
     }
 
     #[test]
     fn this_process_is_seen() {
         assert!(processes().any(|process| process.ends_with(std::process::id().to_string())));
+    }
+
+    #[test]
+    fn nothing_but_the_mapped_file_is_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, other, fifo] = ["file", "other", "fifo"].map(|name| directory.path().join(name));
+        fs::write(&file, "mapped").unwrap();
+        fs::write(&other, "another").unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let of = |path: &Path| {
+            let status = rustix::fs::stat(path).unwrap();
+            Mapped { range: String::new(), device: status.st_dev, inode: status.st_ino, path: path.into() }
+        };
+        assert!(open(&file, &of(&file)).is_ok());
+        assert_eq!(open(&other, &of(&file)).unwrap_err(), Errno::NOENT);
+        // It would wait for somebody who writes.
+        assert_eq!(open(&fifo, &of(&fifo)).unwrap_err(), Errno::NOENT);
     }
 }

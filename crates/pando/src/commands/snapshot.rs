@@ -9,12 +9,12 @@ use pando_fuse::mount_point;
 use serde_json::{Value, json};
 
 use crate::control;
-use crate::failure::{Failure, Result, Status, io_text};
+use crate::failure::{Failure, Result, Status, errno_text, io_text};
 use crate::output::{Output, exact_name, shown, write_failure};
 use crate::size::human;
 use crate::time::{DateTime, from_epoch};
 use crate::volume::{Purpose, Volume, name};
-use crate::write_out::write_out_mount;
+use crate::write_out::{self, write_out_mount};
 use crate::{snapshots, usage};
 
 const ABOUT: &str = "\
@@ -158,8 +158,11 @@ pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Wr
     };
     match mounted(place).map_err(failed)? {
         Some(device) => {
-            // What was written before belongs to what is asked.
-            write_out_mount(place);
+            // What was written before belongs to what is kept, or compared.
+            match action {
+                "create" | "diff" => write_out_mount(place).map_err(|errno| failed(errno_text(errno)))?,
+                _ => write_out::send(place),
+            }
             let answered = control::request_pieces(&device, request, out).map_err(write_failure)?;
             answered.map_err(|error| failed(error.to_string()))
         }
