@@ -26,10 +26,11 @@ pub fn send(mountpoint: &Path) {
 /// have mapped, and with `-o writeback` what is open and was not synced, may still be under way.
 ///
 /// # Errors
-/// Of syncfs(2) and fdatasync(2). A mapped file that cannot be opened is passed over.
+/// Of fdatasync(2), but not what cannot be changed: what is written to a map of it comes to nothing. A mapped file that cannot be opened is passed over.
 pub fn write_out(within: impl AsFd) -> Result<(), Errno> {
     let device = rustix::fs::fstat(&within)?.st_dev;
-    rustix::fs::syncfs(&within)?;
+    // Its error may be that of any file which somebody wrote to some time ago, and had been told of.
+    let _ = rustix::fs::syncfs(&within);
     let mut waited_for = HashSet::new();
     for maps in processes().map(|process| process.join("map_files")) {
         let list = maps.with_file_name("maps");
@@ -43,7 +44,10 @@ pub fn write_out(within: impl AsFd) -> Result<(), Errno> {
                 other => other,
             };
             if let Ok(file) = file {
-                rustix::fs::fdatasync(file)?;
+                match rustix::fs::fdatasync(file) {
+                    Ok(()) | Err(Errno::ROFS | Errno::STALE) => {}
+                    Err(errno) => return Err(errno),
+                }
                 waited_for.insert(mapped.inode);
             }
         }
