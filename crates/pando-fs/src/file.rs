@@ -119,10 +119,9 @@ impl FileSystem {
         let (key, prefix) = inode.key_and_data_prefix(*epoch, &state.record)?;
         let mut edit = Edit::new(state.record.clone(), prefix);
         edit.write(offset, bytes);
-        let modified = edit.record.modified;
-        edit.touch(self.now());
-        if mode.keep_modified {
-            edit.record.modified = modified;
+        match mode.keep_modified {
+            true => edit.record.changed = self.now(),
+            false => edit.touch(self.now()),
         }
         let replace = mode.kill_set_id && edit.kill_privileges();
         let (batch, record) = edit.finish(key, replace);

@@ -131,7 +131,7 @@ pub struct SetAttributes {
 }
 
 /// How a write is made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteMode {
     /// At the end of the file, whatever the offset says.
     pub append: bool,

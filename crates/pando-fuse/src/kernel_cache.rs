@@ -2,7 +2,7 @@
 //!
 //! Dropping attributes takes no lock of the inode's in the kernel, but waits for one that is being dropped from memory. An inode that the
 //! caller holds is not; and nothing that is done to drop a directory, or a file that has names, waits for us. So it is allowed from within a
-//! request (FU-4).
+//! request (FU-4). What else the kernel must be told to forget is told by other threads (`notifier.rs`).
 
 use std::sync::Arc;
 

@@ -348,7 +348,7 @@ impl Server {
 /// The kernel keeps the pages of a file over its opens.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
 
-/// The directories in which a request changes names, that is in its inode most often.
+/// The directories in which a request changes names.
 fn directories_changed(inode: InodeNumber, operation: &Operation) -> impl Iterator<Item = InodeNumber> {
     let (changed, other) = match operation {
         Operation::MakeNode { .. }

@@ -130,6 +130,8 @@ mod tests {
             path: OsString::from_vec(b"/mnt/caf\xe9 b".to_vec()).into(),
         };
         assert_eq!(mapped(line), Some(expected));
+        let line = b"7f3c1d000000-7f3c1d010000 r--s 00000000 00:2a 77      /mnt/written before";
+        assert!(mapped(line).is_some(), "it may have been written before");
         assert_eq!(mapped(&line[..40]), None);
         assert_eq!(mapped(b"7f3c1d000000-7f3c1d010000 rw-p 00000000 00:2a 77      /mnt/private"), None);
         assert_eq!(mapped(b"7f3c1d000000-7f3c1d010000 rw-p 00000000 00:00 0 "), None);
