@@ -42,6 +42,17 @@ pub trait Device: Send + Sync {
     /// Writes all requests of the batch, in no particular order. On an error any part of it may have been written.
     fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError>;
 
+    /// Writes a batch, and does other work of the caller's while the device has it; returns when both are done. The work may
+    /// use the device, too.
+    ///
+    /// # Errors
+    /// As [`Device::write`]; the work is done in any case.
+    fn write_meanwhile(&self, batch: &[WriteRequest], work: &mut dyn FnMut()) -> Result<(), DeviceError> {
+        let result = self.write(batch);
+        work();
+        result
+    }
+
     /// Makes every write that returned before this call durable (DEV-2).
     fn flush(&self) -> Result<(), DeviceError>;
 

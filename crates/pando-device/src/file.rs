@@ -189,18 +189,51 @@ impl FileDevice {
         }
     }
 
-    fn run(&self, action: &'static str, transfers: &mut [Transfer<'_>]) -> Result<(), DeviceError> {
+    /// Moves transfers, and does other work meanwhile, if there is any.
+    fn run(
+        &self,
+        action: &'static str,
+        transfers: &mut [Transfer<'_>],
+        work: Option<&mut dyn FnMut()>,
+    ) -> Result<(), DeviceError> {
         let file = self.file.as_fd();
-        let result = match (transfers, &self.rings) {
-            ([], _) => Ok(()),
-            ([single], _) => single.finish(file),
-            (many, Some(rings)) => match rings.run(file, many) {
-                Some(result) => result,
-                None => pool::run(file, many),
+        let ring = || self.rings.as_ref().and_then(|rings| Some((rings, rings.take()?)));
+        let result = match (transfers, work) {
+            ([], None) => Ok(()),
+            ([single], None) => single.finish(file),
+            (transfers, work) => match ring() {
+                Some((rings, mut ring)) => {
+                    let result = ring.run(file, transfers, work);
+                    rings.give_back(ring);
+                    result
+                }
+                None => pool::run(file, transfers, work),
             },
-            (many, None) => pool::run(file, many),
         };
         result.map_err(|failure| self.explain(action, failure))
+    }
+
+    fn write_and(&self, batch: &[WriteRequest], work: Option<&mut dyn FnMut()>) -> Result<(), DeviceError> {
+        if !self.is_direct {
+            let mut transfers: Vec<_> = batch.iter().map(|r| Transfer::write(r.offset, &r.pieces)).collect();
+            return self.run("write", &mut transfers, work);
+        }
+        let aligned: Vec<(u64, Vec<Bytes>)> = batch.iter().map(|r| (r.offset, aligned_pieces(r))).collect();
+        let mut transfers: Vec<_> =
+            aligned.iter().map(|(offset, pieces)| Transfer::write(*offset, pieces)).collect();
+        self.run("write", &mut transfers, work)
+    }
+
+    /// Refuses a batch of which a part lies outside.
+    fn check_all(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+        for request in batch {
+            let mut end = request.offset;
+            for piece in &request.pieces {
+                self.check(end, piece.len())?;
+                end += piece.len() as u64;
+            }
+        }
+        Ok(())
     }
 
     fn explain(&self, action: &'static str, failure: Failure) -> DeviceError {
@@ -234,25 +267,20 @@ impl Device for FileDevice {
             self.check(request.offset, request.buffer.len())?;
         }
         let mut transfers: Vec<_> = batch.iter_mut().map(Transfer::read).collect();
-        self.run("read", &mut transfers)
+        self.run("read", &mut transfers, None)
     }
 
     fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
-        for request in batch {
-            let mut end = request.offset;
-            for piece in &request.pieces {
-                self.check(end, piece.len())?;
-                end += piece.len() as u64;
-            }
+        self.check_all(batch)?;
+        self.write_and(batch, None)
+    }
+
+    fn write_meanwhile(&self, batch: &[WriteRequest], work: &mut dyn FnMut()) -> Result<(), DeviceError> {
+        if let Err(error) = self.check_all(batch) {
+            work();
+            return Err(error);
         }
-        if !self.is_direct {
-            let mut transfers: Vec<_> = batch.iter().map(|r| Transfer::write(r.offset, &r.pieces)).collect();
-            return self.run("write", &mut transfers);
-        }
-        let aligned: Vec<(u64, Vec<Bytes>)> = batch.iter().map(|r| (r.offset, aligned_pieces(r))).collect();
-        let mut transfers: Vec<_> =
-            aligned.iter().map(|(offset, pieces)| Transfer::write(*offset, pieces)).collect();
-        self.run("write", &mut transfers)
+        self.write_and(batch, Some(work))
     }
 
     fn flush(&self) -> Result<(), DeviceError> {

@@ -12,8 +12,13 @@ use crate::transfer::{Failure, Transfer};
 /// Threads that work on one batch, the calling one included.
 const THREADS_MAX: usize = 8;
 
-/// Moves every transfer; the first failure is reported after all of them have ended.
-pub(crate) fn run(file: BorrowedFd<'_>, transfers: &mut [Transfer<'_>]) -> Result<(), Failure> {
+/// Moves every transfer, the calling thread among the others, or once it has done other work; the first failure is reported
+/// after all of them have ended.
+pub(crate) fn run(
+    file: BorrowedFd<'_>,
+    transfers: &mut [Transfer<'_>],
+    other_work: Option<&mut dyn FnMut()>,
+) -> Result<(), Failure> {
     let threads = transfers.len().min(THREADS_MAX);
     let queue = Mutex::new(transfers.iter_mut());
     let failure = Mutex::new(None);
@@ -26,11 +31,14 @@ pub(crate) fn run(file: BorrowedFd<'_>, transfers: &mut [Transfer<'_>]) -> Resul
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads {
+        for _ in usize::from(other_work.is_none())..threads {
             // Where the system has no thread to give, the ones that are there do the work.
             if std::thread::Builder::new().name("pando-io".into()).spawn_scoped(scope, work).is_err() {
                 break;
             }
+        }
+        if let Some(other_work) = other_work {
+            other_work();
         }
         work();
     });

@@ -7,6 +7,7 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::panic::AssertUnwindSafe;
 
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -33,20 +34,21 @@ impl Rings {
         Some(Self { idle: Mutex::new(vec![ring]) })
     }
 
-    /// Moves every transfer; `None`, with nothing done, if no ring could be had.
-    pub fn run(&self, file: BorrowedFd<'_>, transfers: &mut [Transfer<'_>]) -> Option<Result<(), Failure>> {
+    /// A ring for one batch, to be given back; `None` if none can be had.
+    pub fn take(&self) -> Option<Ring> {
         let idle = self.idle.lock().pop();
-        let mut ring = idle.or_else(Ring::new)?;
-        let result = ring.run(file, transfers);
+        idle.or_else(Ring::new)
+    }
+
+    pub fn give_back(&self, ring: Ring) {
         let mut idle = self.idle.lock();
         if idle.len() < IDLE_MAX {
             idle.push(ring);
         }
-        Some(result)
     }
 }
 
-struct Ring {
+pub(crate) struct Ring {
     ring: IoUring,
 }
 
@@ -55,11 +57,19 @@ impl Ring {
         Some(Self { ring: IoUring::new(DEPTH as u32).ok()? })
     }
 
-    /// Submits each transfer once, waits for all, then finishes what came back short. The first failure is reported.
-    fn run(&mut self, file: BorrowedFd<'_>, transfers: &mut [Transfer<'_>]) -> Result<(), Failure> {
+    /// Submits each transfer once, does other work, if there is any, while they are under way, waits for all, then finishes
+    /// what came back short. The first failure is reported.
+    pub fn run(
+        &mut self,
+        file: BorrowedFd<'_>,
+        transfers: &mut [Transfer<'_>],
+        mut work: Option<&mut dyn FnMut()>,
+    ) -> Result<(), Failure> {
         let mut outcomes = vec![0_i32; transfers.len()];
         let mut submitted = 0;
         let mut completed = 0;
+        // A panic of the caller's work is passed on when nothing is in flight any more (UR-1).
+        let mut worked = Ok(());
         while completed < transfers.len() {
             while submitted < transfers.len() && submitted - completed < DEPTH {
                 let entry = entry(file, &mut transfers[submitted]).user_data(submitted as u64);
@@ -69,11 +79,21 @@ impl Ring {
                 pushed.expect("no more requests are in flight than the ring has entries");
                 submitted += 1;
             }
-            self.wait();
+            if let Some(work) = work.take() {
+                self.enter(0);
+                worked = std::panic::catch_unwind(AssertUnwindSafe(work));
+            }
+            self.enter(1);
             for completion in self.ring.completion() {
                 outcomes[completion.user_data() as usize] = completion.result();
                 completed += 1;
             }
+        }
+        if let Some(work) = work {
+            work();
+        }
+        if let Err(panic) = worked {
+            std::panic::resume_unwind(panic);
         }
         let mut failure = None;
         for (transfer, outcome) in transfers.iter_mut().zip(outcomes) {
@@ -84,9 +104,9 @@ impl Ring {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Submits what was pushed and waits for at least one completion.
-    fn wait(&self) {
-        while let Err(error) = self.ring.submit_and_wait(1) {
+    /// Submits what was pushed and waits for so many completions.
+    fn enter(&self, completions: usize) {
+        while let Err(error) = self.ring.submit_and_wait(completions) {
             let code = Errno::from_io_error(&error);
             let is_passing = matches!(code, Some(Errno::AGAIN | Errno::BUSY | Errno::INTR))
                 || error.kind() == ErrorKind::Interrupted;

@@ -131,6 +131,51 @@ fn read(device: &FileDevice, offset: u64, length: usize) -> Result<Vec<u8>, Devi
     Ok(batch[0].buffer.to_vec())
 }
 
+/// Of one request, of several, and of more than a ring holds; inside one another, as whoever serializes meanwhile does it.
+#[test]
+fn other_work_is_done_once_while_a_batch_is_written() {
+    on_each_device(|device| {
+        for count in [0, 1, 3, 100] {
+            let batch_at = |first: u64| -> Vec<_> {
+                let request = |block| WriteRequest {
+                    offset: block * BLOCK,
+                    pieces: vec![block_filled_with(block as u8)],
+                };
+                (first..first + count).map(request).collect()
+            };
+            let mut order = Vec::new();
+            let outer = device.write_meanwhile(&batch_at(0), &mut || {
+                order.push("outer");
+                let inner = device.write_meanwhile(&batch_at(count), &mut || order.push("inner"));
+                assert_eq!(inner, Ok(()));
+            });
+            assert_eq!(outer, Ok(()));
+            assert_eq!(order, ["outer", "inner"]);
+            for block in 0..2 * count {
+                assert_eq!(read(&device, block * BLOCK, BLOCK_SIZE).unwrap(), [block as u8; BLOCK_SIZE]);
+            }
+        }
+        let mut worked = 0;
+        let outside = [WriteRequest { offset: CAPACITY, pieces: vec![block_filled_with(1)] }];
+        let refused = device.write_meanwhile(&outside, &mut || worked += 1);
+        assert!(matches!(refused, Err(DeviceError::OutOfRange { .. })));
+        assert_eq!(worked, 1, "also if the batch is refused");
+    });
+}
+
+/// What is in flight then must have landed before memory is given back.
+#[test]
+fn a_panic_of_other_work_comes_when_the_batch_is_written() {
+    on_each_device(|device| {
+        let batch: Vec<_> = (0..8)
+            .map(|block| WriteRequest { offset: block * BLOCK, pieces: vec![block_filled_with(7)] })
+            .collect();
+        let write = || device.write_meanwhile(&batch, &mut || panic!("on purpose"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).is_err());
+        assert_eq!(read(&device, 0, 8 * BLOCK_SIZE).unwrap(), [7; 8 * BLOCK_SIZE]);
+    });
+}
+
 #[test]
 fn batches_larger_than_a_ring_are_read_back() {
     on_each_device(|device| {

@@ -35,8 +35,6 @@ pub(crate) struct CachedNode {
     pub(crate) shared: AtomicBool,
     /// Of a leaf: the part at which a scan asks for more to be read ahead, and how much (`read_ahead`); a hint.
     pub(crate) mark: AtomicU64,
-    /// Of a leaf: the leaf behind it, as a scan saw it last, or none; a hint.
-    pub(crate) next: AtomicU64,
     /// The contents. Lock order: parent before child; the gate before any node.
     pub(crate) state: RwLock<Node>,
 }
@@ -103,7 +101,6 @@ impl CachedNode {
             pinned: AtomicBool::new(false),
             shared: AtomicBool::new(false),
             mark: AtomicU64::new(NO_MARK),
-            next: AtomicU64::new(NodeId::EMPTY.0),
             state: RwLock::new(node),
         })
     }

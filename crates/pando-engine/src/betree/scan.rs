@@ -14,7 +14,7 @@ use super::interior::Interior;
 use super::leaf::Leaf;
 use super::message_buffer::MessageBuffer;
 use super::names::Names;
-use super::node::{Body, CachedNode};
+use super::node::{Body, CachedNode, NodeRef};
 use super::sharing::lifts_too_much;
 use crate::volume::Volume;
 use crate::{Direction, Error, Miss, Result, Scan, ScanLimit};
@@ -142,7 +142,9 @@ impl Volume {
                 let Some(basement) = leaf.basements[index].part.get() else {
                     return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
                 };
-                self.comes_to(node, index);
+                if out.direction == Direction::Forward {
+                    self.comes_to(node, index, || names.to_full(&range.lower));
+                }
                 let mut piece = range.clone();
                 let cut = cut(&mut piece, &leaf.range_of(index), out.direction);
                 let next = merge(basement.inside(&piece), place, &piece, out);
@@ -155,22 +157,54 @@ impl Volume {
         let cut = cut(&mut piece, &way.bounds, out.direction);
         let piece = way.range_below(&piece);
         let seen = way.range_below(&way.bounds);
-        let WayDown { buffer, id, height, names: below, neighbour, .. } = way;
+        let WayDown { buffer, id, height, names: below, .. } = way;
         let level = Level { buffer, names, above: place.above };
         let below = Place { names: below, seen, height: Some(height), above: Some(&level) };
         let next = if id.is_empty() || level.hides(&below.names, &piece) {
             merge(std::iter::empty(), &below, &piece, out)
         } else {
             let child = self.cached(id)?;
-            if height == 0
-                && let Some(neighbour) = neighbour
-            {
-                child.next.store(neighbour.0, Ordering::Relaxed);
-            }
             self.scan_in(&child, &below, &piece, out)?
         };
         Ok(next.or_else(|| cut.map(|end| names.to_full(&end))))
     }
+
+    /// The leaf in which a scan of the range would begin, or [`Error::Miss`] of a node or buffer above it.
+    pub(crate) fn leaf_ahead(&self, tree: Tree, range: &KeyRange) -> Result<LeafAhead> {
+        let root = self.root(tree).read().clone();
+        self.leaf_ahead_in(&root, &Place::root(), range)
+    }
+
+    fn leaf_ahead_in(&self, node: &NodeRef, place: &Place<'_>, range: &KeyRange) -> Result<LeafAhead> {
+        let state = node.state.read();
+        state.expect_height(node, place.height)?;
+        let interior = match &state.body {
+            Body::Leaf(leaf) => {
+                let part = basement_at(leaf, range, Direction::Forward);
+                let end = place.names.to_full(&place.seen.upper);
+                return Ok(LeafAhead { leaf: Some(node.clone()), part, end });
+            }
+            Body::Interior(interior) => interior,
+        };
+        let way = way_down(node, state.height, interior, place, range, Direction::Forward)?;
+        if way.id.is_empty() {
+            return Ok(LeafAhead { leaf: None, part: 0, end: place.names.to_full(&way.bounds.upper) });
+        }
+        let piece = way.range_below(&range.intersection(&way.bounds));
+        let seen = way.range_below(&way.bounds);
+        let below = Place { names: way.names, seen, height: Some(way.height), above: None };
+        self.leaf_ahead_in(&self.cached(way.id)?, &below, &piece)
+    }
+}
+
+/// A leaf on the way of a scan forward.
+pub(crate) struct LeafAhead {
+    /// `None` where nothing is below an edge.
+    pub(crate) leaf: Option<NodeRef>,
+    /// The part of the leaf that the scan begins with.
+    pub(crate) part: usize,
+    /// Where what is seen of the leaf ends, as a full bound.
+    pub(crate) end: Bound,
 }
 
 /// The end of a range at which a scan begins.
@@ -216,9 +250,6 @@ pub(super) struct WayDown<'a> {
     /// Bytes that are taken off the keys, and what comes in the place of them.
     strip: usize,
     prepend: &'a [u8],
-    /// The neighbour to which a scan forward goes on from there; [`NodeId::EMPTY`] if the node does not tell. `None` for a way
-    /// that says nothing about it.
-    neighbour: Option<NodeId>,
 }
 
 impl WayDown<'_> {
@@ -273,10 +304,8 @@ pub(super) fn way_down<'a>(
         None if child.id.is_empty() => (child.id, 0, 0, &[][..]),
         None => (child.id, height.wrapping_sub(1), child.strip as usize, child.prepended()),
     };
-    let neighbour = (forward && goto.is_none())
-        .then(|| interior.children.get(index + 1).map_or(NodeId::EMPTY, |next| next.id));
     let names = place.names.below(&bounds, strip, prepend).ok_or_else(|| lifts_too_much(node))?;
-    Ok(WayDown { buffer, id, height, names, bounds, strip, prepend, neighbour })
+    Ok(WayDown { buffer, id, height, names, bounds, strip, prepend })
 }
 
 /// The messages of one level inside the piece, nearest first.

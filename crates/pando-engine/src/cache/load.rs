@@ -19,12 +19,12 @@ use crate::betree::leaf::{Basement, BasementSlot, ENTRY_OVERHEAD, Leaf};
 use crate::betree::message_buffer::MessageBuffer;
 use crate::betree::node::{Body, CachedNode, Node, NodeRef};
 use crate::betree::part::Part;
-use crate::cache::read_ahead::mark;
+use crate::cache::read_ahead::{WINDOW_MIN, mark};
 use crate::volume::Volume;
 use crate::{Error, Miss, Result};
 
-/// Neighbouring parts of a leaf that are read along with one whose predecessor has been read, in bytes.
-const READ_AHEAD_BYTES: usize = 1 << 20;
+/// Neighbouring parts of a leaf that are read together, if the predecessor of the first has been read, in bytes.
+pub(super) const RUN_BYTES: usize = 1 << 20;
 
 /// A part decoded from the device.
 enum LoadedPart {
@@ -73,7 +73,7 @@ impl Volume {
         };
         let (parts, bytes) = self.load_part(&node, part as usize)?;
         if parts.len() > 1 {
-            node.mark.store(mark(parts.start + parts.len() / 2, 1), Ordering::Relaxed);
+            node.mark.store(mark(parts.start + parts.len() / 2, WINDOW_MIN), Ordering::Relaxed);
             self.pass(&node, parts, bytes);
         }
         Ok(())
@@ -320,7 +320,7 @@ impl Volume {
                     || self.cache.in_flight.contains(node.id, index as u32 - 1);
                 let mut bytes = first.padded_length();
                 let mut wanted = vec![(index, first)];
-                while in_order && bytes < READ_AHEAD_BYTES {
+                while in_order && bytes < RUN_BYTES {
                     let Some(next) = stored(index + wanted.len()) else { break };
                     bytes += next.padded_length();
                     wanted.push((index + wanted.len(), next));

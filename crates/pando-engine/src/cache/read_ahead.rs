@@ -1,9 +1,10 @@
 //! Reading ahead of those who read in order, on threads of its own, so that they find in memory what they come to.
 //!
-//! Parts that were read together leave a mark on one of them ([`CachedNode::mark`]). The scan that comes to the mark shows
-//! that somebody goes on, and asks for the next parts of the leaf that nobody is reading yet, or at its end for the first of the
-//! leaf behind it in the tree. Parts that a query missed are marked in their middle: who only looked something up there costs
-//! nothing more. Parts that were read ahead are marked at their start, so there is always a run on its way.
+//! Parts that a query missed are marked in their middle ([`CachedNode::mark`]): who only looked something up there costs nothing
+//! more. The scan that comes to the mark shows that somebody goes on, and wishes that what lies behind it be in memory, as far as a
+//! window reaches. The threads read what is missing there, run by run and each thread another one, so that the device has several requests to work on, and
+//! the next mark is in the middle of the window, with which a window of twice the size is wished for: so half of it is there, or on its way, when the
+//! other half is read. The way from leaf to leaf is that of a scan, across interior nodes, too.
 //!
 //! It is all a guess. Nothing waits for it, what cannot be read is left to whoever needs it, and nothing is read that
 //! something else would have to leave the cache for. In a small cache nothing is: what streams by already takes more than its share. With [`Background::Manual`] there are no threads, and nothing is read ahead.
@@ -11,29 +12,34 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use pando_format::NodeId;
+use pando_format::{Bound, KeyRange, Tree};
 use parking_lot::{Condvar, Mutex};
 
+use crate::betree::leaf::Leaf;
 use crate::betree::node::{Body, CachedNode, NodeRef};
+use crate::cache::load::RUN_BYTES;
 use crate::options::Background;
 use crate::volume::Volume;
-use crate::{Miss, Result};
+use crate::{Error, Result};
 
 /// Threads that read ahead, thus runs that are on their way at once.
-pub(crate) const THREADS: usize = 2;
+pub(crate) const THREADS: usize = 4;
 
 /// Wishes that wait at most; there is one for each reader, and further readers read for themselves.
 const WISHES_MAX: usize = 32;
 
-/// Runs that one wish brings at most. A reader begins with one, and gets twice as many each time.
-const RUNS_MAX: usize = 4;
+/// The first window of a reader, in bytes: how far ahead of him parts are read. It doubles each time.
+pub(crate) const WINDOW_MIN: u32 = 2 << 20;
+
+/// The largest window.
+const WINDOW_MAX: u32 = 16 << 20;
 
 /// No part carries the mark.
 pub(crate) const NO_MARK: u64 = u64::MAX;
 
-/// The mark on a part: so many runs are wished for there.
-pub(crate) fn mark(part: usize, runs: usize) -> u64 {
-    (runs as u64) << 32 | part as u64
+/// The mark on a part: who comes to it wishes for a window of so many bytes.
+pub(crate) fn mark(part: usize, window: u32) -> u64 {
+    u64::from(window) << 32 | part as u64
 }
 
 /// What is to be read ahead.
@@ -49,12 +55,22 @@ struct State {
     stop: bool,
 }
 
-/// Somebody has come to this part of this leaf.
+/// Somebody has come to this place of a tree.
 pub(super) struct Wish {
-    pub(super) node: NodeId,
-    pub(super) part: usize,
-    /// How many runs are to be read.
-    pub(super) runs: usize,
+    tree: Tree,
+    position: Bound,
+    /// Bytes behind the position that are to be in memory.
+    window: u32,
+    /// How many more runs may be read for it: a part that cannot be read stays missing for ever.
+    runs: u32,
+    /// True until the next mark is set.
+    is_new: bool,
+}
+
+impl Wish {
+    pub(super) fn new(tree: Tree, position: Bound, window: u32) -> Self {
+        Self { tree, position, window, runs: window / RUN_BYTES as u32, is_new: true }
+    }
 }
 
 impl ReadAhead {
@@ -80,6 +96,12 @@ impl ReadAhead {
         }
     }
 
+    /// The next wish, if there is one.
+    #[cfg(test)]
+    pub(super) fn waiting_wish(&self) -> Option<Wish> {
+        self.state.lock().wishes.pop_front()
+    }
+
     /// Ends the threads.
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
@@ -88,8 +110,8 @@ impl ReadAhead {
 }
 
 impl Volume {
-    /// A scan uses a part of a leaf.
-    pub(crate) fn comes_to(&self, leaf: &CachedNode, part: usize) {
+    /// A scan forward uses a part of a leaf; `position` tells where it is, as a full bound.
+    pub(crate) fn comes_to(&self, leaf: &CachedNode, part: usize, position: impl FnOnce() -> Bound) {
         let mark = leaf.mark.load(Ordering::Relaxed);
         if mark as u32 != part as u32 || mark == NO_MARK {
             return;
@@ -98,7 +120,7 @@ impl Volume {
         let is_first =
             leaf.mark.compare_exchange(mark, NO_MARK, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_first && self.options.read_ahead && self.options.background == Background::Threads {
-            self.cache.read_ahead.add(Wish { node: leaf.id, part, runs: (mark >> 32) as usize });
+            self.cache.read_ahead.add(Wish::new(leaf.tree, position(), (mark >> 32) as u32));
         }
     }
 
@@ -106,53 +128,71 @@ impl Volume {
     pub(crate) fn read_ahead_thread(&self) {
         while let Some(wish) = self.cache.read_ahead.next() {
             // An error comes again to whoever needs what could not be read.
-            let _ = self.read_ahead(&wish);
+            let _ = self.read_ahead(wish);
         }
     }
 
-    pub(super) fn read_ahead(&self, wish: &Wish) -> Result<()> {
-        let Some(mut leaf) = self.cache.peek(wish.node) else { return Ok(()) };
-        let (mut from, mut is_first) = (wish.part, true);
-        for _ in 0..wish.runs {
-            if self.wants_eviction() || !self.has_room_for_streams() {
-                return Ok(());
+    /// Reads the first run of a wish that nobody is reading, and leaves the rest to whoever is free.
+    pub(super) fn read_ahead(&self, mut wish: Wish) -> Result<()> {
+        let is_absent = |leaf: &CachedNode, body: &Leaf, part: usize| {
+            body.basements[part].part.get().is_none() && !self.cache.in_flight.contains(leaf.id, part as u32)
+        };
+        let absent = self.first_in_window(&wish, |leaf, body, part, _| is_absent(leaf, body, part))?;
+        let Some((leaf, part)) = absent else { return Ok(()) };
+        if std::mem::take(&mut wish.is_new) {
+            let middle = wish.window as usize / 2;
+            if let Some((leaf, part)) = self.first_in_window(&wish, |_, _, _, distance| distance >= middle)? {
+                leaf.mark.store(mark(part, (2 * wish.window).min(WINDOW_MAX)), Ordering::Relaxed);
             }
-            let Some((there, part)) = self.next_to_read(leaf, from)? else { return Ok(()) };
-            let (parts, bytes) = self.load_part(&there, part)?;
-            (leaf, from) = (there, parts.end);
-            if bytes == 0 {
-                continue;
-            }
+        }
+        if wish.runs > 1 {
+            self.cache.read_ahead.add(Wish { runs: wish.runs - 1, ..wish });
+        }
+        let (parts, bytes) = self.load_part(&leaf, part)?;
+        if bytes > 0 {
             self.stats.parts_read_ahead.fetch_add(1, Ordering::Relaxed);
-            if std::mem::take(&mut is_first) {
-                leaf.mark.store(mark(parts.start, (wish.runs * 2).min(RUNS_MAX)), Ordering::Relaxed);
-            }
             self.pass(&leaf, parts, bytes);
         }
         Ok(())
     }
 
-    /// The first part from this one on, here or in the leaf behind, that is neither in memory nor on its way there.
-    fn next_to_read(&self, leaf: NodeRef, from: usize) -> Result<Option<(NodeRef, usize)>> {
-        if let Some(part) = self.absent_part(&leaf, from) {
-            return Ok(Some((leaf, part)));
+    /// The first part in the window of a wish that is chosen, of those of a leaf by number and by the bytes that lie before it in
+    /// the window. Reads what it needs of nodes.
+    fn first_in_window(
+        &self,
+        wish: &Wish,
+        chosen: impl Fn(&CachedNode, &Leaf, usize, usize) -> bool,
+    ) -> Result<Option<(NodeRef, usize)>> {
+        let mut rest = KeyRange { lower: wish.position.clone(), ..KeyRange::all() };
+        let mut distance = 0;
+        while !self.wants_eviction() && self.has_room_for_streams() {
+            let ahead = match self.leaf_ahead(wish.tree, &rest) {
+                Err(Error::Miss(miss)) => {
+                    self.fetch(miss)?;
+                    continue;
+                }
+                ahead => ahead?,
+            };
+            if let Some(leaf) = ahead.leaf {
+                let state = leaf.state.read();
+                let Body::Leaf(body) = &state.body else { break };
+                for part in ahead.part..body.basements.len() {
+                    if distance >= wish.window as usize {
+                        return Ok(None);
+                    }
+                    if chosen(&leaf, body, part, distance) {
+                        drop(state);
+                        return Ok(Some((leaf, part)));
+                    }
+                    distance += body.basements[part].bytes;
+                }
+            }
+            // The end of the tree; or a damaged one, which leads back.
+            if ahead.end <= rest.lower || ahead.end >= rest.upper {
+                break;
+            }
+            rest.lower = ahead.end;
         }
-        let next = NodeId(leaf.next.load(Ordering::Relaxed));
-        if next.is_empty() {
-            return Ok(None);
-        }
-        self.fetch(Miss { node: next, part: None })?;
-        let Some(next) = self.cache.peek(next) else { return Ok(None) };
-        Ok(self.absent_part(&next, 0).map(|part| (next, part)))
-    }
-
-    fn absent_part(&self, leaf: &NodeRef, from: usize) -> Option<usize> {
-        let state = leaf.state.read();
-        let Body::Leaf(body) = &state.body else { return None };
-        let is_absent = |part: &usize| {
-            let slot = &body.basements[*part].part;
-            slot.get().is_none() && !self.cache.in_flight.contains(leaf.id, *part as u32)
-        };
-        (from..body.basements.len()).find(is_absent)
+        Ok(None)
     }
 }

@@ -4,6 +4,7 @@
 //! learns where its parts lie now, by the identity of the parts, since it may have changed in the meantime.
 
 use std::collections::HashMap;
+use std::iter::Peekable;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -19,6 +20,9 @@ use crate::betree::node::{Body, Image, Node, NodeRef};
 use crate::betree::part::Part;
 use crate::volume::Volume;
 use crate::{Error, Result};
+
+/// As much as is serialized before it is given to the device, if more is to follow: the device then works meanwhile.
+const OVERLAPPED_BYTES: u32 = 1 << 20;
 
 /// Why a node is written, for the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +41,9 @@ pub(crate) struct Written {
     pub(crate) parts: Vec<PartEntry>,
 }
 
+/// Work while the last of the images are under way, given where they will lie.
+pub(crate) type Meanwhile<'a> = &'a mut dyn FnMut(&[Written]);
+
 impl Volume {
     /// Writes an image to new space. On an error nothing refers to what may have been written.
     pub(crate) fn write_image(&self, image: &Image, cause: Cause) -> Result<Written> {
@@ -44,30 +51,24 @@ impl Volume {
         Ok(written.pop().expect("one image was written"))
     }
 
-    /// Writes images to new space, all of them or none, so that the device has them all at once. On an error nothing refers to
-    /// what may have been written.
+    /// Writes images to new space, all of them or none. On an error nothing refers to what may have been written.
     pub(crate) fn write_images<'a>(
         &self,
         images: impl Iterator<Item = &'a Image>,
         cause: Cause,
     ) -> Result<Vec<Written>> {
-        let mut requests = Vec::new();
+        self.write_images_meanwhile(images, cause, None)
+    }
+
+    /// The same, with other work meanwhile, which is left out if an error comes before.
+    pub(crate) fn write_images_meanwhile<'a>(
+        &self,
+        images: impl Iterator<Item = &'a Image>,
+        cause: Cause,
+        work: Option<Meanwhile<'_>>,
+    ) -> Result<Vec<Written>> {
         let mut written = Vec::new();
-        let mut result = Ok(());
-        for image in images {
-            match self.lay_out(image) {
-                Ok((more, one)) => {
-                    requests.extend(more);
-                    written.push(one);
-                }
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
-            }
-        }
-        let result = result.and_then(|()| self.device.write(&requests).map_err(|error| self.poison(&error)));
-        if let Err(error) = result {
+        if let Err(error) = self.write_rest(&mut images.peekable(), &mut written, work) {
             for extent in written.into_iter().flat_map(|one| one.entry.extents) {
                 self.allocator.give_back(extent);
             }
@@ -75,6 +76,37 @@ impl Volume {
         }
         written.iter().for_each(|one| self.stats.count_written(cause, u64::from(one.entry.length)));
         Ok(written)
+    }
+
+    /// Writes some of the images, and meanwhile the rest: what comes next is serialized while the device works on what was.
+    fn write_rest<'a>(
+        &self,
+        images: &mut Peekable<impl Iterator<Item = &'a Image>>,
+        written: &mut Vec<Written>,
+        work: Option<Meanwhile<'_>>,
+    ) -> Result<()> {
+        let mut requests = Vec::new();
+        let mut bytes = 0;
+        while bytes < OVERLAPPED_BYTES
+            && let Some(image) = images.next()
+        {
+            let (more, one) = self.lay_out(image)?;
+            bytes += one.entry.length;
+            requests.extend(more);
+            written.push(one);
+        }
+        if images.peek().is_none() && work.is_none() {
+            return self.device.write(&requests).map_err(|error| self.poison(&error));
+        }
+        if requests.is_empty() {
+            work.into_iter().for_each(|work| work(written));
+            return Ok(());
+        }
+        let mut rest = Ok(());
+        let mut work = Some(work);
+        let mut write_rest = || rest = self.write_rest(images, written, work.take().flatten());
+        let result = self.device.write_meanwhile(&requests, &mut write_rest);
+        result.map_err(|error| self.poison(&error)).and(rest)
     }
 
     /// Serializes an image, and finds space for it.

@@ -81,22 +81,26 @@ impl Binder for Volume {
             return Ok(Vec::new());
         }
         let targets = self.leaves_of(&runs);
-        let written = self.write_filled(targets.values())?;
-        for target in targets.values() {
-            if let Some((image, written)) = written.get(&target.node.id) {
-                let Body::Leaf(leaf) = &image.body else { continue };
-                note_places(target, leaf, &written.entry, |part| written.parts.get(part), &mut runs);
-            } else {
-                let state = target.node.state.read();
-                let (Body::Leaf(leaf), Some(place)) = (&state.body, &state.place) else { continue };
-                note_places(target, leaf, place, |part| leaf.basements[part].part.stored(), &mut runs);
+        let images = self.take_filled(&targets);
+        let mut bindings = Vec::new();
+        let mut bind = |written: &[Written]| {
+            note_all_places(&targets, &images, written, &mut runs);
+            bindings = runs.iter().filter_map(Run::binding).collect();
+        };
+        let leaves = images.iter().map(|(_, image)| image);
+        let written = match self.write_images_meanwhile(leaves, Cause::Binding, Some(&mut bind)) {
+            Ok(written) => written,
+            Err(error) => {
+                images.iter().for_each(|(target, _)| self.give_image_back(&target.node));
+                // Without space for the leaves the values go into the log.
+                return if error == crate::Error::NoSpace { Ok(Vec::new()) } else { Err(error) };
             }
+        };
+        for ((target, image), written) in images.iter().zip(&written) {
+            self.place_written(&target.node, image, written);
         }
-        let written: Vec<NodeId> = written.into_keys().collect();
-        for target in written.iter().filter_map(|node| targets.get(node)) {
-            self.pass_whole(&target.node);
-        }
-        let bindings: Vec<_> = runs.iter().filter_map(Run::binding).collect();
+        let nodes: Vec<_> = images.into_iter().map(|(target, _)| &target.node).collect();
+        nodes.into_iter().for_each(|node| self.pass_whole(node));
         let pieces = bindings.iter().flat_map(|binding| &binding.pieces);
         let bytes = pieces.map(|piece| u64::from(piece.length)).sum();
         self.bound_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -201,35 +205,20 @@ impl Volume {
         self.leaf_of(&below, stretch)
     }
 
-    /// Writes those leaves of which the runs fill at least half, all at once; answers with what was written, and where to.
-    fn write_filled<'a>(
-        &self,
-        targets: impl Iterator<Item = &'a Target>,
-    ) -> Result<BTreeMap<NodeId, (Image, Written)>> {
+    /// The images of those leaves of which the runs fill at least half.
+    fn take_filled<'a>(&self, targets: &'a BTreeMap<NodeId, Target>) -> Vec<(&'a Target, Image)> {
         let mut images = Vec::new();
-        for target in targets {
+        for target in targets.values() {
             let mut state = target.node.state.write();
             let Body::Leaf(leaf) = &state.body else { continue };
             let enough = target.blocks.len() * BLOCK_VALUE_LENGTH * 2 >= leaf.bytes();
             let free =
                 self.is_dirty_now(&state) && state.frozen.is_none() && !state.writing && !state.dropped;
             if enough && free {
-                images.push((&target.node, self.take_image(&target.node, &mut state)));
+                images.push((target, self.take_image(&target.node, &mut state)));
             }
         }
-        let written = match self.write_images(images.iter().map(|(_, image)| image), Cause::Binding) {
-            Ok(written) => written,
-            Err(error) => {
-                images.iter().for_each(|(node, _)| self.give_image_back(node));
-                // Without space for the leaves the values go into the log.
-                return if error == crate::Error::NoSpace { Ok(BTreeMap::new()) } else { Err(error) };
-            }
-        };
-        for ((node, image), written) in images.iter().zip(&written) {
-            self.place_written(node, image, written);
-        }
-        let images = images.into_iter().map(|(node, image)| (node.id, image));
-        Ok(images.zip(written).map(|((node, image), written)| (node, (image, written))).collect())
+        images
     }
 
     /// Lets a leaf leave memory that was written whole. No image may keep its parts any more.
@@ -239,6 +228,27 @@ impl Volume {
             Body::Interior(_) => return,
         };
         self.pass(node, 0..parts, bytes);
+    }
+}
+
+/// Notes where on the device the blocks of the runs lie, or will: in images that are being written, or in leaves that were.
+fn note_all_places(
+    targets: &BTreeMap<NodeId, Target>,
+    images: &[(&Target, Image)],
+    written: &[Written],
+    runs: &mut [Run<'_>],
+) {
+    // Both are in the order of the nodes.
+    let mut images = images.iter().zip(written).peekable();
+    for (id, target) in targets {
+        if let Some(((_, image), written)) = images.next_if(|((target, _), _)| target.node.id == *id) {
+            let Body::Leaf(leaf) = &image.body else { continue };
+            note_places(target, leaf, &written.entry, |part| written.parts.get(part), runs);
+        } else {
+            let state = target.node.state.read();
+            let (Body::Leaf(leaf), Some(place)) = (&state.body, &state.place) else { continue };
+            note_places(target, leaf, place, |part| leaf.basements[part].part.stored(), runs);
+        }
     }
 }
 
