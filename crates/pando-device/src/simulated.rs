@@ -246,6 +246,12 @@ impl Device for SimulatedDevice {
         result
     }
 
+    /// The other work comes first, so that it knows nothing of how the write ends.
+    fn write_meanwhile(&self, batch: &[WriteRequest], work: &mut dyn FnMut()) -> Result<(), DeviceError> {
+        work();
+        self.write(batch)
+    }
+
     fn flush(&self) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         state.begin("flush", 0)?;

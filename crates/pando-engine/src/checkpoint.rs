@@ -24,6 +24,9 @@ use crate::volume::Volume;
 /// Runs of free space are discarded from this part of a node on.
 const DISCARDED_PART: usize = 64;
 
+/// Full nodes that a checkpoint writes together.
+const WRITTEN_NODES: usize = 4;
+
 /// When a checkpoint is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Occasion {
@@ -134,12 +137,12 @@ impl Volume {
         cut
     }
 
-    /// Writes the next of these nodes as they were at the cut, together as much as a full node, so that a small checkpoint waits for
-    /// the device once and not for each node; whether there were any.
+    /// Writes the next of these nodes as they were at the cut, together as much as a few full nodes, so that a small checkpoint waits for
+    /// the device once and not for each node, and a large one serializes nodes while others are written; whether there were any.
     fn write_cut_nodes(&self, nodes: &mut impl Iterator<Item = NodeRef>, cut: &mut Cut) -> Result<bool> {
         let mut images = Vec::new();
         let mut bytes = 0;
-        while bytes < self.shape.node_bytes
+        while bytes < WRITTEN_NODES * self.shape.node_bytes
             && let Some(node) = nodes.next()
         {
             if let Some((image, length)) = self.take_cut_image(&node, cut) {

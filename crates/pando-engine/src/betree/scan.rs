@@ -4,6 +4,7 @@
 //! shared until the piece is done, and merges the basement with the messages above it that lie inside. It keeps
 //! nothing between pieces but a key, so whatever happens to the tree between two pieces cannot confuse it.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -171,38 +172,45 @@ impl Volume {
 
     /// The leaf in which a scan of the range would begin, or [`Error::Miss`] of a node or buffer above it.
     pub(crate) fn leaf_ahead(&self, tree: Tree, range: &KeyRange) -> Result<LeafAhead> {
-        let root = self.root(tree).read().clone();
+        let root = self.root(tree).read();
         self.leaf_ahead_in(&root, &Place::root(), range)
     }
 
     fn leaf_ahead_in(&self, node: &NodeRef, place: &Place<'_>, range: &KeyRange) -> Result<LeafAhead> {
         let state = node.state.read();
         state.expect_height(node, place.height)?;
+        let names = &place.names;
         let interior = match &state.body {
             Body::Leaf(leaf) => {
-                let part = basement_at(leaf, range, Direction::Forward);
-                let end = place.names.to_full(&place.seen.upper);
-                return Ok(LeafAhead { leaf: Some(node.clone()), part, end });
+                let first = basement_at(leaf, range, Direction::Forward);
+                let end = basement_at(leaf, &place.seen, Direction::Backward) + 1;
+                let parts = first..end.min(leaf.basements.len());
+                return Ok(LeafAhead {
+                    leaf: Some(node.clone()),
+                    parts,
+                    end: names.to_full(&place.seen.upper),
+                });
             }
             Body::Interior(interior) => interior,
         };
         let way = way_down(node, state.height, interior, place, range, Direction::Forward)?;
-        if way.id.is_empty() {
-            return Ok(LeafAhead { leaf: None, part: 0, end: place.names.to_full(&way.bounds.upper) });
-        }
         let piece = way.range_below(&range.intersection(&way.bounds));
+        let level = Level { buffer: way.buffer, names, above: place.above };
+        if way.id.is_empty() || level.hides(&way.names, &piece) {
+            return Ok(LeafAhead { leaf: None, parts: 0..0, end: names.to_full(&way.bounds.upper) });
+        }
         let seen = way.range_below(&way.bounds);
-        let below = Place { names: way.names, seen, height: Some(way.height), above: None };
+        let below = Place { names: way.names, seen, height: Some(way.height), above: Some(&level) };
         self.leaf_ahead_in(&self.cached(way.id)?, &below, &piece)
     }
 }
 
 /// A leaf on the way of a scan forward.
 pub(crate) struct LeafAhead {
-    /// `None` where nothing is below an edge.
+    /// `None` where nothing is, or all is deleted.
     pub(crate) leaf: Option<NodeRef>,
-    /// The part of the leaf that the scan begins with.
-    pub(crate) part: usize,
+    /// The parts of the leaf that the scan comes to.
+    pub(crate) parts: Range<usize>,
     /// Where what is seen of the leaf ends, as a full bound.
     pub(crate) end: Bound,
 }

@@ -19,17 +19,26 @@ use crate::betree::leaf::{Basement, BasementSlot, ENTRY_OVERHEAD, Leaf};
 use crate::betree::message_buffer::MessageBuffer;
 use crate::betree::node::{Body, CachedNode, Node, NodeRef};
 use crate::betree::part::Part;
+use crate::cache::in_flight::Claim;
 use crate::cache::read_ahead::{WINDOW_MIN, mark};
 use crate::volume::Volume;
 use crate::{Error, Miss, Result};
 
 /// Neighbouring parts of a leaf that are read together, if the predecessor of the first has been read, in bytes.
-pub(super) const RUN_BYTES: usize = 1 << 20;
+const RUN_BYTES: usize = 1 << 20;
 
 /// A part decoded from the device.
 enum LoadedPart {
     Basement(Arc<Basement>),
     Buffer(Arc<MessageBuffer>),
+}
+
+/// Neighbouring parts of a node on their way into memory.
+pub(super) struct Run<'a> {
+    _claim: Claim<'a>,
+    place: BlockEntry,
+    /// At least one, by number.
+    wanted: Vec<(usize, PartEntry)>,
 }
 
 impl Volume {
@@ -185,23 +194,33 @@ impl Volume {
     /// Reads one part, and for a leaf that is read in order the parts behind it, up to one that cannot be read. Returns which, and
     /// their bytes: none if somebody else has read the part.
     pub(crate) fn load_part(&self, node: &NodeRef, index: usize) -> Result<(Range<usize>, usize)> {
-        let nothing = (index..index, 0);
+        match self.claim_run(node, index) {
+            Some(run) => self.load_run(node, run),
+            None => Ok((index..index, 0)),
+        }
+    }
+
+    /// What [`Volume::load_part`] is to read; nobody else reads it meanwhile. `None` if somebody else has.
+    pub(super) fn claim_run(&self, node: &NodeRef, index: usize) -> Option<Run<'_>> {
         let count = self.parts_to_read(node, &node.state.read(), index).len();
         if count == 0 {
-            return Ok(nothing);
+            return None;
         }
-        let Some(claim) = self.cache.in_flight.claim(node.id, index as u32, count as u32) else {
-            return Ok(nothing);
-        };
-        let (place, wanted) = {
-            let state = node.state.read();
-            let Some(place) = state.place.clone() else { return Ok(nothing) };
-            let mut wanted = self.parts_to_read(node, &state, index);
-            wanted.truncate(claim.count());
-            (place, wanted)
-        };
-        let (Some((_, first)), Some((_, last))) = (wanted.first(), wanted.last()) else { return Ok(nothing) };
-        let start = first.offset as usize * BLOCK_SIZE;
+        let claim = self.cache.in_flight.claim(node.id, index as u32, count as u32)?;
+        let state = node.state.read();
+        let place = state.place.clone()?;
+        let mut wanted = self.parts_to_read(node, &state, index);
+        wanted.truncate(claim.count());
+        (!wanted.is_empty()).then_some(Run { _claim: claim, place, wanted })
+    }
+
+    /// Reads a run of parts.
+    pub(super) fn load_run(&self, node: &NodeRef, run: Run<'_>) -> Result<(Range<usize>, usize)> {
+        let Run { _claim, place, wanted } = run;
+        let (index, first) = &wanted[0];
+        let (index, start) = (*index, first.offset as usize * BLOCK_SIZE);
+        let nothing = (index..index, 0);
+        let last = &wanted[wanted.len() - 1].1;
         let length = last.offset as usize * BLOCK_SIZE + last.padded_length() - start;
         let mut read = self.read_image(&place, start, length);
         if read.is_err() && wanted.len() > 1 {

@@ -25,6 +25,8 @@ mod root_tests;
 #[cfg(test)]
 mod shared_tests;
 pub(crate) mod write_back;
+#[cfg(test)]
+mod write_back_tests;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

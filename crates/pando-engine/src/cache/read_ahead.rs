@@ -17,7 +17,6 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::betree::leaf::Leaf;
 use crate::betree::node::{Body, CachedNode, NodeRef};
-use crate::cache::load::RUN_BYTES;
 use crate::options::Background;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -25,7 +24,7 @@ use crate::{Error, Result};
 /// Threads that read ahead, thus runs that are on their way at once.
 pub(crate) const THREADS: usize = 4;
 
-/// Wishes that wait at most; there is one for each reader, and further readers read for themselves.
+/// Wishes that wait at most; there are one or two for each reader, and further readers read for themselves.
 const WISHES_MAX: usize = 32;
 
 /// The first window of a reader, in bytes: how far ahead of him parts are read. It doubles each time.
@@ -56,20 +55,21 @@ struct State {
 }
 
 /// Somebody has come to this place of a tree.
+#[derive(Clone)]
 pub(super) struct Wish {
     tree: Tree,
     position: Bound,
     /// Bytes behind the position that are to be in memory.
     window: u32,
-    /// How many more runs may be read for it: a part that cannot be read stays missing for ever.
-    runs: u32,
+    /// Bytes of the window in which nothing is left to be tried: what cannot be read stays missing for ever.
+    tried: usize,
     /// True until the next mark is set.
     is_new: bool,
 }
 
 impl Wish {
     pub(super) fn new(tree: Tree, position: Bound, window: u32) -> Self {
-        Self { tree, position, window, runs: window / RUN_BYTES as u32, is_new: true }
+        Self { tree, position, window, tried: 0, is_new: true }
     }
 }
 
@@ -133,42 +133,51 @@ impl Volume {
     }
 
     /// Reads the first run of a wish that nobody is reading, and leaves the rest to whoever is free.
-    pub(super) fn read_ahead(&self, mut wish: Wish) -> Result<()> {
+    pub(super) fn read_ahead(&self, wish: Wish) -> Result<()> {
         let is_absent = |leaf: &CachedNode, body: &Leaf, part: usize| {
             body.basements[part].part.get().is_none() && !self.cache.in_flight.contains(leaf.id, part as u32)
         };
-        let absent = self.first_in_window(&wish, |leaf, body, part, _| is_absent(leaf, body, part))?;
-        let Some((leaf, part)) = absent else { return Ok(()) };
-        if std::mem::take(&mut wish.is_new) {
+        let absent = self.first_in_window(&wish, |leaf, body, part, distance| {
+            distance >= wish.tried && is_absent(leaf, body, part)
+        })?;
+        let Some((leaf, part, distance)) = absent else { return Ok(()) };
+        // Only now, so that nobody else takes the same.
+        let run = self.claim_run(&leaf, part);
+        self.cache.read_ahead.add(Wish { tried: distance + 1, is_new: false, ..wish.clone() });
+        if wish.is_new {
+            // An error there says nothing of what lies before it.
             let middle = wish.window as usize / 2;
-            if let Some((leaf, part)) = self.first_in_window(&wish, |_, _, _, distance| distance >= middle)? {
+            let found = self.first_in_window(&wish, |_, _, _, distance| distance >= middle);
+            if let Ok(Some((leaf, part, _))) = found {
                 leaf.mark.store(mark(part, (2 * wish.window).min(WINDOW_MAX)), Ordering::Relaxed);
             }
         }
-        if wish.runs > 1 {
-            self.cache.read_ahead.add(Wish { runs: wish.runs - 1, ..wish });
-        }
-        let (parts, bytes) = self.load_part(&leaf, part)?;
-        if bytes > 0 {
-            self.stats.parts_read_ahead.fetch_add(1, Ordering::Relaxed);
-            self.pass(&leaf, parts, bytes);
+        if let Some(run) = run {
+            let (parts, bytes) = self.load_run(&leaf, run)?;
+            if bytes > 0 {
+                self.stats.parts_read_ahead.fetch_add(1, Ordering::Relaxed);
+                self.pass(&leaf, parts, bytes);
+            }
         }
         Ok(())
     }
 
     /// The first part in the window of a wish that is chosen, of those of a leaf by number and by the bytes that lie before it in
-    /// the window. Reads what it needs of nodes.
+    /// the window, and these bytes. Reads what it needs of nodes.
     fn first_in_window(
         &self,
         wish: &Wish,
         chosen: impl Fn(&CachedNode, &Leaf, usize, usize) -> bool,
-    ) -> Result<Option<(NodeRef, usize)>> {
+    ) -> Result<Option<(NodeRef, usize, usize)>> {
         let mut rest = KeyRange { lower: wish.position.clone(), ..KeyRange::all() };
         let mut distance = 0;
+        let mut missed = None;
         while !self.wants_eviction() && self.has_room_for_streams() {
             let ahead = match self.leaf_ahead(wish.tree, &rest) {
-                Err(Error::Miss(miss)) => {
+                // What is missed again cannot be had, or not for long.
+                Err(Error::Miss(miss)) if missed != Some(miss) => {
                     self.fetch(miss)?;
+                    missed = Some(miss);
                     continue;
                 }
                 ahead => ahead?,
@@ -176,13 +185,13 @@ impl Volume {
             if let Some(leaf) = ahead.leaf {
                 let state = leaf.state.read();
                 let Body::Leaf(body) = &state.body else { break };
-                for part in ahead.part..body.basements.len() {
+                for part in ahead.parts.start..ahead.parts.end.min(body.basements.len()) {
                     if distance >= wish.window as usize {
                         return Ok(None);
                     }
                     if chosen(&leaf, body, part, distance) {
                         drop(state);
-                        return Ok(Some((leaf, part)));
+                        return Ok(Some((leaf, part, distance)));
                     }
                     distance += body.basements[part].bytes;
                 }

@@ -10,7 +10,7 @@ use super::read_ahead::{NO_MARK, WINDOW_MIN, Wish, mark};
 use crate::betree::node::{Body, NodeRef};
 use crate::small_volume::{fill, manual, small_volume};
 use crate::volume::Volume;
-use crate::{Direction, Engine, Error, KeyRange, Options, ScanLimit};
+use crate::{Batch, Direction, Engine, Error, KeyRange, Options, ScanLimit};
 
 /// Values of 1 KiB in the volume.
 const VALUES: u32 = 1000;
@@ -49,16 +49,17 @@ fn wish(window: u32) -> Wish {
     Wish::new(Tree::Data, Bound::least(), window)
 }
 
-/// What the threads would do; how many wishes that was.
-fn serve(volume: &Volume, wish: Wish) -> usize {
-    let mut served = 0;
+/// What the threads would do.
+fn serve_and(volume: &Volume, wish: Wish, mut result: impl FnMut(crate::Result<()>)) {
     let mut next = Some(wish);
     while let Some(wish) = next {
-        let _ = volume.read_ahead(wish);
-        served += 1;
+        result(volume.read_ahead(wish));
         next = volume.cache.read_ahead.waiting_wish();
     }
-    served
+}
+
+fn serve(volume: &Volume, wish: Wish) {
+    serve_and(volume, wish, |result| result.unwrap());
 }
 
 /// Values in order until one is missing in memory.
@@ -96,12 +97,12 @@ fn a_window_is_read_as_far_as_it_reaches_and_no_further() {
     assert!(before > 0 && before < 32, "{before} values");
 
     let window = 100 << 10;
-    assert_eq!(serve(volume, wish(window)), 1, "so small a window has one run");
-    assert_eq!(engine.stats().parts_read_ahead, 1);
+    volume.read_ahead(wish(window)).unwrap();
+    assert_eq!(engine.stats().parts_read_ahead, 1, "a run at a time");
     let some = values_at_hand(&engine);
     assert!(some > before && some < 50, "{some} values");
-    for _ in 0..20 {
-        serve(volume, wish(window));
+    while let Some(rest) = volume.cache.read_ahead.waiting_wish() {
+        volume.read_ahead(rest).unwrap();
     }
     let reached = values_at_hand(&engine);
     assert!((100..130).contains(&reached), "{reached} values of 1 KiB");
@@ -109,9 +110,10 @@ fn a_window_is_read_as_far_as_it_reaches_and_no_further() {
     serve(volume, wish(window));
     assert_eq!(engine.stats().parts_read_ahead, read, "all of it is in memory");
 
-    assert!(serve(volume, wish(1 << 30)) > 50);
+    serve(volume, wish(1 << 30));
     assert_eq!(values_at_hand(&engine), VALUES as usize);
-    assert_eq!(serve(volume, wish(1 << 30)), 1, "there is no more");
+    volume.read_ahead(wish(1 << 30)).unwrap();
+    assert!(volume.cache.read_ahead.waiting_wish().is_none(), "there is no more");
 }
 
 #[test]
@@ -125,35 +127,74 @@ fn the_next_mark_is_in_the_middle_of_the_window() {
         .filter(|number| {
             let range = KeyRange { lower: Bound::before(number.to_be_bytes().to_vec()), ..KeyRange::all() };
             let ahead = engine.waiting(|| volume.leaf_ahead(Tree::Data, &range)).unwrap();
-            ahead.leaf.unwrap().mark.load(Ordering::Relaxed) == mark(ahead.part, 2 * window)
+            ahead.leaf.unwrap().mark.load(Ordering::Relaxed) == mark(ahead.parts.start, 2 * window)
         })
         .collect();
     let (Some(first), Some(last)) = (marks.first(), marks.last()) else { panic!("no mark") };
     assert!((45..=55).contains(first) && last - first < 4, "values {first} to {last}");
 }
 
-/// It stays missing, and must not be tried for ever.
-#[test]
-fn what_cannot_be_read_ends_a_wish() {
-    let (engine, device) = cold(64 << 20);
+/// The leaf behind the first one, and where a block of it lies.
+fn second_leaf(engine: &Engine) -> (NodeRef, u64) {
     let volume = engine.volume();
-    let leaf = first_leaf(&engine);
+    let leaf = first_leaf(engine);
     let range = leaf.state.read().leaf().range_of(leaf.state.read().leaf().basements.len() - 1);
     let behind = KeyRange { lower: volume.leaf_ahead(Tree::Data, &range).unwrap().end, ..KeyRange::all() };
     let next = engine.waiting(|| volume.leaf_ahead(Tree::Data, &behind)).unwrap().leaf.unwrap();
     let place = volume.table.lookup(next.id).unwrap();
     let part = volume.read_header(next.id, &place).unwrap().parts[0].clone();
-    let offset = place.extents[0].offset + u64::from(part.offset) * 4096;
+    (next, place.extents[0].offset + u64::from(part.offset) * 4096)
+}
+
+/// It is tried once, and is no reason to leave out the rest.
+#[test]
+fn what_lies_behind_a_part_that_cannot_be_read_is_read() {
+    let (engine, device) = cold(64 << 20);
+    let volume = engine.volume();
+    let (leaf, offset) = second_leaf(&engine);
     device.write(&[WriteRequest { offset, pieces: vec![vec![0xaa; 4096].into()] }]).unwrap();
+    let mut failed = 0;
+    serve_and(volume, wish(1 << 30), |result| failed += usize::from(result.is_err()));
+    assert_eq!(failed, 1);
+    assert_eq!(leaf.state.read().missing_part(), Some(0));
+    let limit = ScanLimit { entries: usize::MAX, bytes: usize::MAX };
+    let scan = engine.scan(Tree::Data, &KeyRange::all(), Direction::Backward, limit).unwrap();
+    assert!(scan.entries.len() > VALUES as usize - 40, "{} values", scan.entries.len());
+}
+
+/// Of a damaged tree: its threads must not look for it for ever.
+#[test]
+fn a_way_to_no_node_ends_a_wish() {
+    let (engine, _) = cold(64 << 20);
+    let volume = engine.volume();
+    let (leaf, _) = second_leaf(&engine);
     let before = values_at_hand(&engine);
-    assert_eq!(serve(volume, wish(16 << 20)), 16, "a run for each MiB of the window");
+    volume.table.remove(leaf.id);
+    volume.cache.shard(leaf.id).lock().remove(&leaf.id);
+    assert!(matches!(volume.read_ahead(wish(1 << 30)), Err(Error::Miss(miss)) if miss.node == leaf.id));
     assert_eq!(values_at_hand(&engine), before);
+}
+
+/// As after files were deleted.
+#[test]
+fn what_is_deleted_is_not_read() {
+    let (engine, _) = cold(64 << 20);
+    let volume = engine.volume();
+    first_leaf(&engine);
+    let key = |number: u32| number.to_be_bytes().to_vec();
+    let mut batch = Batch::new();
+    batch.delete_range(Tree::Data, KeyRange::new(Bound::before(key(0)), Bound::before(key(VALUES - 100))));
+    engine.waiting(|| engine.apply(batch.clone())).unwrap();
+    let before = engine.stats().bytes_read;
+    serve(volume, wish(1 << 30));
+    let read = engine.stats().bytes_read - before;
+    assert!((100 << 10..300 << 10).contains(&read), "{read} bytes");
 }
 
 #[test]
 fn nothing_is_read_ahead_when_memory_is_short() {
     let (engine, _) = cold(1);
     first_leaf(&engine);
-    assert_eq!(serve(engine.volume(), wish(1 << 30)), 1);
+    serve(engine.volume(), wish(1 << 30));
     assert_eq!(engine.stats().parts_read_ahead, 0);
 }

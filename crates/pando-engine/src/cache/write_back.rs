@@ -22,7 +22,10 @@ use crate::volume::Volume;
 use crate::{Error, Result};
 
 /// As much as is serialized before it is given to the device, if more is to follow: the device then works meanwhile.
-const OVERLAPPED_BYTES: u32 = 1 << 20;
+pub(super) const OVERLAPPED_BYTES: u32 = 1 << 20;
+
+/// Requests of a device that it is given then at the latest; what many more are queued up waits until the rest is serialized.
+const OVERLAPPED_REQUESTS: usize = 32;
 
 /// Why a node is written, for the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +91,7 @@ impl Volume {
         let mut requests = Vec::new();
         let mut bytes = 0;
         while bytes < OVERLAPPED_BYTES
+            && requests.len() < OVERLAPPED_REQUESTS
             && let Some(image) = images.next()
         {
             let (more, one) = self.lay_out(image)?;

@@ -19,12 +19,12 @@ use pando_format::operation::BLOCK_VALUE_LENGTH;
 use pando_format::{BlockEntry, Compression, Extent, Lsn, NodeId, Operation, PartEntry, Tree};
 
 use super::batch::{Binder, Record};
-use crate::Result;
 use crate::apply::space_for;
 use crate::betree::leaf::{Basement, Leaf};
 use crate::betree::node::{Body, CachedNode, Image, NodeRef};
 use crate::cache::write_back::{Cause, Written};
 use crate::volume::Volume;
+use crate::{Error, Result};
 
 /// The shortest run that is worth a binding record, in bytes.
 pub(crate) const BOUND_BYTES_MIN: usize = 64 << 10;
@@ -92,15 +92,21 @@ impl Binder for Volume {
             Ok(written) => written,
             Err(error) => {
                 images.iter().for_each(|(target, _)| self.give_image_back(&target.node));
-                // Without space for the leaves the values go into the log.
-                return if error == crate::Error::NoSpace { Ok(Vec::new()) } else { Err(error) };
+                if error != Error::NoSpace {
+                    return Err(error);
+                }
+                // Without space for the leaves the values go into the log, but for those in leaves that were written before.
+                note_all_places(&targets, &[], &[], &mut runs);
+                bindings = runs.iter().filter_map(Run::binding).collect();
+                Vec::new()
             }
         };
         for ((target, image), written) in images.iter().zip(&written) {
             self.place_written(&target.node, image, written);
         }
-        let nodes: Vec<_> = images.into_iter().map(|(target, _)| &target.node).collect();
-        nodes.into_iter().for_each(|node| self.pass_whole(node));
+        let passed = images.into_iter().zip(&written).map(|((target, _), _)| &target.node);
+        let passed: Vec<_> = passed.collect();
+        passed.into_iter().for_each(|node| self.pass_whole(node));
         let pieces = bindings.iter().flat_map(|binding| &binding.pieces);
         let bytes = pieces.map(|piece| u64::from(piece.length)).sum();
         self.bound_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -1,0 +1,101 @@
+//! Several nodes that are written together, and what an error in the middle of it leaves.
+
+use std::sync::Arc;
+
+use pando_device::SimulatedDevice;
+use pando_device::simulated::Fault;
+use pando_format::Tree;
+
+use super::write_back::{Cause, OVERLAPPED_BYTES};
+use crate::betree::node::{Image, NodeRef};
+use crate::small_volume::{fill, volume_on};
+use crate::volume::Volume;
+use crate::{Engine, Error, KeyRange};
+
+/// A volume with leaves of four times what is serialized before the device is given it.
+fn filled() -> (Engine, Arc<SimulatedDevice>) {
+    let device = Arc::new(SimulatedDevice::untraced(64 << 20));
+    let engine = volume_on(&device);
+    fill(&engine, OVERLAPPED_BYTES / 1024 * 4);
+    (engine, device)
+}
+
+/// Takes the images of all leaves, dirty or not, with all that is in them.
+fn images(engine: &Engine) -> Vec<(NodeRef, Image)> {
+    let volume = engine.volume();
+    let mut images = Vec::new();
+    let mut rest = KeyRange::all();
+    while !rest.is_empty() {
+        let ahead = engine.waiting(|| volume.leaf_ahead(Tree::Data, &rest)).unwrap();
+        rest.lower = ahead.end;
+        let leaf = ahead.leaf.expect("nothing was deleted");
+        volume.load_all(&leaf).unwrap();
+        let _gate = volume.gate.read_recursive();
+        let mut state = leaf.state.write();
+        volume.mark_dirty(&leaf, &mut state);
+        let image = volume.take_image(&leaf, &mut state);
+        drop(state);
+        images.push((leaf, image));
+    }
+    images
+}
+
+/// Writes them with other work meanwhile; how often that was done.
+fn write(volume: &Volume, images: &[(NodeRef, Image)]) -> (Result<usize, Error>, usize) {
+    let mut worked = 0;
+    let mut work = |written: &[super::write_back::Written]| {
+        assert_eq!(written.len(), images.len());
+        worked += 1;
+    };
+    let all = images.iter().map(|(_, image)| image);
+    let result = volume.write_images_meanwhile(all, Cause::Eviction, Some(&mut work));
+    (result.map(|written| written.len()), worked)
+}
+
+#[test]
+fn all_are_written_and_the_work_is_done_once() {
+    let (engine, device) = filled();
+    let volume = engine.volume();
+    let images = images(&engine);
+    let writes = device.io_count();
+    assert_eq!(write(volume, &images), (Ok(images.len()), 1));
+    assert!(device.io_count() - writes >= images.len() as u64);
+    assert_eq!(write(volume, &[]), (Ok(0), 1), "also if there is nothing to write");
+}
+
+#[test]
+fn without_space_for_the_last_none_keeps_its_space() {
+    let (engine, device) = filled();
+    let volume = engine.volume();
+    let images = images(&engine);
+    // As much as the first portions take.
+    let spared = u64::from(OVERLAPPED_BYTES) * 5 / 2;
+    let mut taken = Vec::new();
+    while volume.allocator.counters().free > spared {
+        taken.extend(volume.allocator.allocate(64 << 10, &[]).unwrap());
+    }
+    let (free, writes) = (volume.allocator.counters().free, device.io_count());
+    assert_eq!(write(volume, &images), (Err(Error::NoSpace), 0));
+    assert!(device.io_count() > writes, "the first were on their way");
+    assert_eq!(volume.allocator.counters().free, free);
+    taken.into_iter().for_each(|extent| volume.allocator.give_back(extent));
+    assert_eq!(write(volume, &images), (Ok(images.len()), 1));
+}
+
+#[test]
+fn where_one_cannot_be_written_none_keeps_its_space() {
+    let (engine, device) = filled();
+    let images_in_all = images(&engine).len() as u64;
+    drop((engine, device));
+    for at in [0, 1, images_in_all / 2, images_in_all - 1] {
+        let (engine, device) = filled();
+        let volume = engine.volume();
+        let images = images(&engine);
+        let free = volume.allocator.counters().free;
+        device.set_fault(Fault::At(device.io_count() + at));
+        let (result, worked) = write(volume, &images);
+        assert!(matches!(result, Err(Error::ReadOnly { .. })), "{at}: {result:?}");
+        assert_eq!((device.failed_count(), worked), (1, 1), "the work knows nothing of it");
+        assert_eq!(volume.allocator.counters().free, free);
+    }
+}
