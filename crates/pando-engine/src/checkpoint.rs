@@ -27,6 +27,9 @@ const DISCARDED_PART: usize = 64;
 /// Full nodes that a checkpoint writes together.
 const WRITTEN_NODES: usize = 4;
 
+/// Nodes, however small, that it writes together at most.
+const WRITTEN_IMAGES_MAX: usize = 256;
+
 /// When a checkpoint is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Occasion {
@@ -142,7 +145,13 @@ impl Volume {
     fn write_cut_nodes(&self, nodes: &mut impl Iterator<Item = NodeRef>, cut: &mut Cut) -> Result<bool> {
         let mut images = Vec::new();
         let mut bytes = 0;
-        while bytes < WRITTEN_NODES * self.shape.node_bytes
+        // What is on its way cannot leave a small cache, and nobody needs thousands of requests at a time.
+        let enough = self
+            .shape
+            .node_bytes
+            .max((WRITTEN_NODES * self.shape.node_bytes).min(self.options.cache_bytes / 8));
+        while bytes < enough
+            && images.len() < WRITTEN_IMAGES_MAX
             && let Some(node) = nodes.next()
         {
             if let Some((image, length)) = self.take_cut_image(&node, cut) {

@@ -34,14 +34,24 @@ impl InFlight {
     /// meantime: it has landed when this returns, or could not be read.
     pub(crate) fn claim(&self, node: NodeId, first: u32, count: u32) -> Option<Claim<'_>> {
         let mut parts = self.parts.lock();
-        if parts.contains(&(node, first)) {
-            while parts.contains(&(node, first)) {
-                self.landed.wait(&mut parts);
-            }
-            return None;
+        if !parts.contains(&(node, first)) {
+            return Some(self.take(&mut parts, node, first, count));
         }
+        while parts.contains(&(node, first)) {
+            self.landed.wait(&mut parts);
+        }
+        None
+    }
+
+    /// The same for who does not wait: `None` if somebody is reading the first.
+    pub(crate) fn try_claim(&self, node: NodeId, first: u32, count: u32) -> Option<Claim<'_>> {
+        let mut parts = self.parts.lock();
+        (!parts.contains(&(node, first))).then(|| self.take(&mut parts, node, first, count))
+    }
+
+    fn take(&self, parts: &mut HashSet<(NodeId, u32)>, node: NodeId, first: u32, count: u32) -> Claim<'_> {
         let count = (0..count).take_while(|next| parts.insert((node, first + next))).count() as u32;
-        Some(Claim { in_flight: self, node, first, count })
+        Claim { in_flight: self, node, first, count }
     }
 }
 
@@ -79,6 +89,8 @@ mod tests {
         assert!(in_flight.claim(NodeId(8), 4, 1).is_some(), "parts of other nodes are others");
         drop(before);
         assert!(!in_flight.contains(NODE, 3) && in_flight.contains(NODE, 4));
+        assert!(in_flight.try_claim(NODE, 4, 1).is_none(), "who does not wait goes without");
+        assert_eq!(in_flight.try_claim(NODE, 3, 2).unwrap().count(), 1);
     }
 
     #[test]

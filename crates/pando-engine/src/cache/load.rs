@@ -19,7 +19,7 @@ use crate::betree::leaf::{Basement, BasementSlot, ENTRY_OVERHEAD, Leaf};
 use crate::betree::message_buffer::MessageBuffer;
 use crate::betree::node::{Body, CachedNode, Node, NodeRef};
 use crate::betree::part::Part;
-use crate::cache::in_flight::Claim;
+use crate::cache::in_flight::{Claim, InFlight};
 use crate::cache::read_ahead::{WINDOW_MIN, mark};
 use crate::volume::Volume;
 use crate::{Error, Miss, Result};
@@ -194,19 +194,24 @@ impl Volume {
     /// Reads one part, and for a leaf that is read in order the parts behind it, up to one that cannot be read. Returns which, and
     /// their bytes: none if somebody else has read the part.
     pub(crate) fn load_part(&self, node: &NodeRef, index: usize) -> Result<(Range<usize>, usize)> {
-        match self.claim_run(node, index) {
+        match self.claim_run(node, index, InFlight::claim) {
             Some(run) => self.load_run(node, run),
             None => Ok((index..index, 0)),
         }
     }
 
-    /// What [`Volume::load_part`] is to read; nobody else reads it meanwhile. `None` if somebody else has.
-    pub(super) fn claim_run(&self, node: &NodeRef, index: usize) -> Option<Run<'_>> {
+    /// What [`Volume::load_part`] is to read; nobody else reads it meanwhile. `None` if somebody else has, or if the claim is refused.
+    pub(super) fn claim_run<'a>(
+        &'a self,
+        node: &NodeRef,
+        index: usize,
+        claim: impl FnOnce(&'a InFlight, NodeId, u32, u32) -> Option<Claim<'a>>,
+    ) -> Option<Run<'a>> {
         let count = self.parts_to_read(node, &node.state.read(), index).len();
         if count == 0 {
             return None;
         }
-        let claim = self.cache.in_flight.claim(node.id, index as u32, count as u32)?;
+        let claim = claim(&self.cache.in_flight, node.id, index as u32, count as u32)?;
         let state = node.state.read();
         let place = state.place.clone()?;
         let mut wanted = self.parts_to_read(node, &state, index);

@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::betree::leaf::Leaf;
 use crate::betree::node::{Body, CachedNode, NodeRef};
+use crate::cache::in_flight::InFlight;
 use crate::options::Background;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -32,6 +33,9 @@ pub(crate) const WINDOW_MIN: u32 = 2 << 20;
 
 /// The largest window.
 const WINDOW_MAX: u32 = 16 << 20;
+
+/// Leaves, and ways that lead to nothing, that are looked at for the next run at most: what is deleted has no end of its own.
+const STEPS_MAX: usize = 256;
 
 /// No part carries the mark.
 pub(crate) const NO_MARK: u64 = u64::MAX;
@@ -55,7 +59,6 @@ struct State {
 }
 
 /// Somebody has come to this place of a tree.
-#[derive(Clone)]
 pub(super) struct Wish {
     tree: Tree,
     position: Bound,
@@ -141,9 +144,6 @@ impl Volume {
             distance >= wish.tried && is_absent(leaf, body, part)
         })?;
         let Some((leaf, part, distance)) = absent else { return Ok(()) };
-        // Only now, so that nobody else takes the same.
-        let run = self.claim_run(&leaf, part);
-        self.cache.read_ahead.add(Wish { tried: distance + 1, is_new: false, ..wish.clone() });
         if wish.is_new {
             // An error there says nothing of what lies before it.
             let middle = wish.window as usize / 2;
@@ -152,6 +152,9 @@ impl Volume {
                 leaf.mark.store(mark(part, (2 * wish.window).min(WINDOW_MAX)), Ordering::Relaxed);
             }
         }
+        // In this order, so that nobody else takes the same, and no claim is held while nodes are read for the mark.
+        let run = self.claim_run(&leaf, part, InFlight::try_claim);
+        self.cache.read_ahead.add(Wish { tried: distance + 1, is_new: false, ..wish });
         if let Some(run) = run {
             let (parts, bytes) = self.load_run(&leaf, run)?;
             if bytes > 0 {
@@ -172,7 +175,10 @@ impl Volume {
         let mut rest = KeyRange { lower: wish.position.clone(), ..KeyRange::all() };
         let mut distance = 0;
         let mut missed = None;
-        while !self.wants_eviction() && self.has_room_for_streams() {
+        for _ in 0..STEPS_MAX {
+            if self.wants_eviction() || !self.has_room_for_streams() {
+                break;
+            }
             let ahead = match self.leaf_ahead(wish.tree, &rest) {
                 // What is missed again cannot be had, or not for long.
                 Err(Error::Miss(miss)) if missed != Some(miss) => {

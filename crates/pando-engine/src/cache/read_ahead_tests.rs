@@ -134,16 +134,17 @@ fn the_next_mark_is_in_the_middle_of_the_window() {
     assert!((45..=55).contains(first) && last - first < 4, "values {first} to {last}");
 }
 
-/// The leaf behind the first one, and where a block of it lies.
-fn second_leaf(engine: &Engine) -> (NodeRef, u64) {
+/// The leaf behind the first one, where a block of it lies, and where it ends.
+fn second_leaf(engine: &Engine) -> (NodeRef, u64, Bound) {
     let volume = engine.volume();
     let leaf = first_leaf(engine);
     let range = leaf.state.read().leaf().range_of(leaf.state.read().leaf().basements.len() - 1);
     let behind = KeyRange { lower: volume.leaf_ahead(Tree::Data, &range).unwrap().end, ..KeyRange::all() };
-    let next = engine.waiting(|| volume.leaf_ahead(Tree::Data, &behind)).unwrap().leaf.unwrap();
+    let ahead = engine.waiting(|| volume.leaf_ahead(Tree::Data, &behind)).unwrap();
+    let next = ahead.leaf.unwrap();
     let place = volume.table.lookup(next.id).unwrap();
     let part = volume.read_header(next.id, &place).unwrap().parts[0].clone();
-    (next, place.extents[0].offset + u64::from(part.offset) * 4096)
+    (next, place.extents[0].offset + u64::from(part.offset) * 4096, ahead.end)
 }
 
 /// It is tried once, and is no reason to leave out the rest.
@@ -151,7 +152,7 @@ fn second_leaf(engine: &Engine) -> (NodeRef, u64) {
 fn what_lies_behind_a_part_that_cannot_be_read_is_read() {
     let (engine, device) = cold(64 << 20);
     let volume = engine.volume();
-    let (leaf, offset) = second_leaf(&engine);
+    let (leaf, offset, _) = second_leaf(&engine);
     device.write(&[WriteRequest { offset, pieces: vec![vec![0xaa; 4096].into()] }]).unwrap();
     let mut failed = 0;
     serve_and(volume, wish(1 << 30), |result| failed += usize::from(result.is_err()));
@@ -162,12 +163,35 @@ fn what_lies_behind_a_part_that_cannot_be_read_is_read() {
     assert!(scan.entries.len() > VALUES as usize - 40, "{} values", scan.entries.len());
 }
 
+/// The part that is missing lies before it, the middle of the window behind it.
+#[test]
+fn what_lies_before_a_node_that_cannot_be_read_is_read() {
+    let (engine, device) = cold(64 << 20);
+    let volume = engine.volume();
+    let (second, _, end) = second_leaf(&engine);
+    let behind = KeyRange { lower: end, ..KeyRange::all() };
+    let third = loop {
+        match volume.leaf_ahead(Tree::Data, &behind) {
+            Err(Error::Miss(miss)) if volume.table.lookup(miss.node).unwrap().height > 0 => {
+                volume.fetch(miss).unwrap()
+            }
+            Err(Error::Miss(miss)) => break miss.node,
+            other => panic!("{}", other.is_ok()),
+        }
+    };
+    let offset = volume.table.lookup(third).unwrap().extents[0].offset;
+    device.write(&[WriteRequest { offset, pieces: vec![vec![0xaa; 4096].into()] }]).unwrap();
+    volume.read_ahead(wish(100 << 10)).unwrap();
+    assert_eq!(second.state.read().missing_part(), None);
+    assert!(volume.cache.read_ahead.waiting_wish().is_some(), "the rest is still wished for");
+}
+
 /// Of a damaged tree: its threads must not look for it for ever.
 #[test]
 fn a_way_to_no_node_ends_a_wish() {
     let (engine, _) = cold(64 << 20);
     let volume = engine.volume();
-    let (leaf, _) = second_leaf(&engine);
+    let (leaf, ..) = second_leaf(&engine);
     let before = values_at_hand(&engine);
     volume.table.remove(leaf.id);
     volume.cache.shard(leaf.id).lock().remove(&leaf.id);
