@@ -104,6 +104,7 @@ impl Binder for Volume {
         for ((target, image), written) in images.iter().zip(&written) {
             self.place_written(&target.node, image, written);
         }
+        // The images are dropped before: they keep the parts.
         let passed = images.into_iter().zip(&written).map(|((target, _), _)| &target.node);
         let passed: Vec<_> = passed.collect();
         passed.into_iter().for_each(|node| self.pass_whole(node));
