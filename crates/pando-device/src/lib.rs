@@ -14,6 +14,7 @@ pub mod memory;
 mod pool;
 pub mod program;
 pub mod simulated;
+pub mod streaming;
 mod transfer;
 mod uring;
 

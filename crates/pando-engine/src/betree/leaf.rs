@@ -255,7 +255,11 @@ impl Leaf {
 
     /// The basement that a key belongs to.
     pub(crate) fn index_of(&self, key: &[u8]) -> usize {
-        self.basements.partition_point(|slot| &slot.first_key[..] <= key).saturating_sub(1)
+        // As in a basement, most go behind what is there.
+        match self.basements.last() {
+            Some(last) if &last.first_key[..] <= key => self.basements.len() - 1,
+            _ => self.basements.partition_point(|slot| &slot.first_key[..] <= key).saturating_sub(1),
+        }
     }
 
     /// The basements whose ranges have something in common with a range.
@@ -386,8 +390,18 @@ impl Leaf {
         let slot = &mut self.basements[index];
         let basement = slot.part.change().expect("missing_for() was asked before");
         self.applied = self.applied.saturating_add(1);
-        if is_last && basement.entries.last().is_some_and(|(last, _)| last < key) {
+        let is_behind = basement.entries.last().is_some_and(|(last, _)| last < key);
+        if is_behind && is_last {
             self.at_end = self.at_end.saturating_add(1);
+        }
+        if is_behind
+            && let Pending::Put(value) = pending
+            && basement.bytes <= basement_bytes
+            && basement.bytes + key.len() + value.len() > basement_bytes
+        {
+            // What a cut would come to.
+            self.basements.insert(index + 1, BasementSlot::new(vec![(key.clone(), value.clone())], msn));
+            return;
         }
         basement.apply(key, pending);
         slot.bytes = basement.bytes;
