@@ -9,7 +9,6 @@ use pando_format::Tree;
 use parking_lot::{Condvar, Mutex};
 
 use crate::apply::space_for;
-use crate::betree::node::Body;
 use crate::betree::tree::HEALING_DUE;
 use crate::cache::read_ahead;
 use crate::checkpoint::Occasion;
@@ -108,31 +107,23 @@ impl Signals {
     }
 
     fn wake_tree(&self) {
-        if self.background == Background::Threads {
-            let mut state = self.state.lock();
-            if !state.tree {
-                state.tree = true;
-                self.tree.notify_one();
-            }
-        }
+        self.wake(&self.tree, |state| !std::mem::replace(&mut state.tree, true));
     }
 
     fn wake_tree_soon(&self) {
-        if self.background == Background::Threads {
-            let mut state = self.state.lock();
-            if !state.tree && !state.tree_soon {
-                state.tree_soon = true;
-                self.tree.notify_one();
-            }
-        }
+        self.wake(&self.tree, |state| !state.tree && !std::mem::replace(&mut state.tree_soon, true));
     }
 
     fn wake_log(&self) {
+        self.wake(&self.log, |state| !std::mem::replace(&mut state.log, true));
+    }
+
+    /// Wakes a thread if the note of why is new. Nobody else who notes something waits until the thread's core is awake.
+    fn wake(&self, thread: &Condvar, note: impl FnOnce(&mut State) -> bool) {
         if self.background == Background::Threads {
-            let mut state = self.state.lock();
-            if !state.log {
-                state.log = true;
-                self.log.notify_one();
+            let is_new = note(&mut self.state.lock());
+            if is_new {
+                thread.notify_one();
             }
         }
     }
@@ -202,15 +193,8 @@ impl Volume {
     /// What waits in a root for maintenance.
     fn root_load(&self, tree: Tree) -> RootLoad {
         let slot = self.root(tree);
-        let wounds = slot.wounds.lock().weight;
-        let root = slot.read();
-        let state = root.state.read();
-        match &state.body {
-            Body::Leaf(leaf) => RootLoad { bytes: leaf.bytes(), edges: 0, wounds },
-            Body::Interior(interior) => {
-                RootLoad { bytes: interior.buffer_bytes(), edges: interior.children.len(), wounds }
-            }
-        }
+        let (bytes, edges) = slot.load();
+        RootLoad { bytes, edges, wounds: slot.wounds.lock().weight }
     }
 
     /// True if a change of so many bytes may come without waiting: memory, log and space have room, and no change that was

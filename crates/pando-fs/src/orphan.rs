@@ -24,7 +24,7 @@ use crate::store;
 use crate::{FileSystem, Result};
 
 /// Orphans that one record deletes, at most.
-const DELETED_AT_ONCE: usize = 64;
+const DELETED_AT_ONCE: usize = 8;
 
 /// Bytes of such a record from which on no more orphans come to it: what the log of the smallest volume takes, many times over.
 const DELETED_BYTES: usize = 32 << 10;

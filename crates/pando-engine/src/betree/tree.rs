@@ -4,7 +4,7 @@
 //! * TREE-2 only the holder of `maintenance` changes which nodes there are (flush, split, merge, growth). Everybody else
 //!   changes messages and values only. It is a token, taken if free; only checkpoints and clones wait for it ([`super::token`]).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use pando_format::operation::BLOCK_VALUE_LENGTH;
@@ -29,6 +29,8 @@ pub(crate) struct TreeRoot {
     pub(crate) wounds: Mutex<Wounds>,
     /// Set when a range delete in the root covers a whole subtree, which maintenance then cuts off.
     pub(crate) covered: AtomicBool,
+    /// What [`TreeRoot::load`] found when it last came to look.
+    last_load: [AtomicUsize; 2],
     /// The only child of the root, if it cannot become the root since a part of it cannot be read; else 0.
     pub(crate) barred: AtomicU64,
 }
@@ -106,6 +108,7 @@ impl TreeRoot {
             unrelieved: AtomicBool::new(false),
             wounds: Mutex::default(),
             covered: AtomicBool::new(false),
+            last_load: Default::default(),
             barred: AtomicU64::new(NodeId::EMPTY.0),
         }
     }
@@ -113,6 +116,23 @@ impl TreeRoot {
     /// The root, kept in place as long as the guard lives. Lock order: before every node.
     pub(crate) fn read(&self) -> parking_lot::RwLockReadGuard<'_, NodeRef> {
         self.root.read_recursive()
+    }
+
+    /// Bytes that wait in the root, and its edges. Every change asks for them, and none waits for who is at work in the root: it hears
+    /// what the one before found.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let [bytes, edges] = &self.last_load;
+        if let Some(root) = self.root.try_read_recursive()
+            && let Some(state) = root.state.try_read()
+        {
+            let found = match &state.body {
+                Body::Leaf(leaf) => (leaf.bytes(), 0),
+                Body::Interior(interior) => (interior.buffer_bytes(), interior.children.len()),
+            };
+            bytes.store(found.0, Ordering::Relaxed);
+            edges.store(found.1, Ordering::Relaxed);
+        }
+        (bytes.load(Ordering::Relaxed), edges.load(Ordering::Relaxed))
     }
 
     /// Keeps the root in place for the holder of the maintenance token, who will replace it.
