@@ -12,10 +12,9 @@ use crate::betree::range_clone::Plan;
 use crate::betree::token::Token;
 use crate::checkpoint::Occasion;
 use crate::log::batch::Record;
+use crate::spinning;
 use crate::volume::Volume;
 use crate::{Batch, Error, Result};
-
-const SPINS: usize = 40;
 
 /// True for the operations that take the way of [`Volume::inject_cloning`].
 fn clones(operation: &Operation) -> bool {
@@ -101,22 +100,10 @@ impl Volume {
         Ok(lsn)
     }
 
-    fn lock_sequencer(&self) -> parking_lot::MutexGuard<'_, Lsn> {
-        for _ in 0..SPINS {
-            if let Some(sequencer) = self.sequencer.try_lock() {
-                return sequencer;
-            }
-            for _ in 0..16 {
-                std::hint::spin_loop();
-            }
-        }
-        self.sequencer.lock()
-    }
-
     /// The sequencer, with room in the log for a record of so many bytes.
     fn sequencer_with_room(&self, bytes: u64) -> Result<parking_lot::MutexGuard<'_, Lsn>> {
         loop {
-            let sequencer = self.lock_sequencer();
+            let sequencer = spinning::lock(&self.sequencer);
             if self.log.room_for(bytes) {
                 return Ok(sequencer);
             }

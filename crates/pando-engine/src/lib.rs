@@ -20,6 +20,7 @@ pub mod scan;
 #[cfg(test)]
 mod small_volume;
 pub(crate) mod space;
+mod spinning;
 pub mod stats;
 pub mod usage;
 mod volume;

@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use super::interior::{Child, Interior, Placed};
 use super::node::{Body, Node, NodeRef};
 use super::token::Maintenance;
+use crate::spinning;
 use crate::volume::Volume;
 
 /// One of the two indexes of a volume.
@@ -208,7 +209,7 @@ impl Volume {
                 rest = &rest[straight..];
                 continue;
             }
-            let mut state = root.state.write();
+            let mut state = spinning::write(&root.state);
             self.mark_dirty(&root, &mut state);
             match &mut state.body {
                 Body::Leaf(leaf) => {
@@ -229,7 +230,7 @@ impl Volume {
         }
         self.stats.messages.fetch_add(1, Ordering::Relaxed);
         let root = self.root(tree).read();
-        let mut state = root.state.write();
+        let mut state = spinning::write(&root.state);
         self.mark_dirty(&root, &mut state);
         let (covers, freed) = match &mut state.body {
             Body::Leaf(leaf) => {
