@@ -33,3 +33,44 @@ fn look<G>(mut at: impl FnMut() -> Option<G>) -> Option<G> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_has_the_lock() {
+        let (mutex, rwlock) = (Mutex::new(0), RwLock::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        *lock(&mutex) += 1;
+                        *write(&rwlock) += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!((mutex.into_inner(), rwlock.into_inner()), (40_000, 40_000));
+    }
+
+    #[test]
+    fn who_has_looked_in_vain_sleeps_until_it_is_let_go() {
+        let (mutex, rwlock) = (Mutex::new(0), RwLock::new(0));
+        let begin = Barrier::new(2);
+        std::thread::scope(|scope| {
+            let (mut number, read) = (mutex.lock(), rwlock.read());
+            let waits = scope.spawn(|| {
+                begin.wait();
+                (*lock(&mutex), *write(&rwlock))
+            });
+            begin.wait();
+            assert!(look(|| mutex.try_lock()).is_none() && look(|| rwlock.try_write()).is_none());
+            *number = 7;
+            drop((number, read));
+            assert_eq!(waits.join().unwrap(), (7, 0));
+        });
+    }
+}

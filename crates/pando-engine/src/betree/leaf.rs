@@ -388,21 +388,22 @@ impl Leaf {
         let index = self.index_of(key);
         let is_last = index + 1 == self.basements.len();
         let slot = &mut self.basements[index];
-        let basement = slot.part.change().expect("missing_for() was asked before");
+        let basement = slot.part.get().expect("missing_for() was asked before");
         self.applied = self.applied.saturating_add(1);
         let is_behind = basement.entries.last().is_some_and(|(last, _)| last < key);
         if is_behind && is_last {
             self.at_end = self.at_end.saturating_add(1);
         }
-        if is_behind
-            && let Pending::Put(value) = pending
+        if let Pending::Put(value) = pending
+            && is_behind
             && basement.bytes <= basement_bytes
             && basement.bytes + key.len() + value.len() > basement_bytes
         {
-            // What a cut would come to.
+            // What a cut would come to, without a look at all that is there.
             self.basements.insert(index + 1, BasementSlot::new(vec![(key.clone(), value.clone())], msn));
             return;
         }
+        let basement = slot.part.change().expect("it is in memory");
         basement.apply(key, pending);
         slot.bytes = basement.bytes;
         slot.entries = basement.entries.len() as u32;
@@ -546,6 +547,28 @@ mod tests {
             let basement = Basement::new(entries(sizes));
             let cut = cut(basement.entries, basement.bytes, Pieces::Equal(2), Msn::default());
             assert!(cut.len() == 2, "{sizes:?}: {} pieces", cut.len());
+        }
+    }
+
+    #[test]
+    fn what_grows_at_its_end_is_cut_where_full_pieces_end() {
+        for sizes in [&[100; 40][..], &[90, 5, 130, 300, 1000, 20, 20, 4000, 3000, 10, 10, 500], &[2000; 9]] {
+            let mut leaf = Leaf::default();
+            let all = entries(sizes.iter().copied());
+            for (at, (key, value)) in all.iter().enumerate() {
+                leaf.apply(key, Msn { lsn: at as u64, sub: 0 }, &Pending::Put(value.clone()), 1000);
+            }
+            let bytes = Basement::new(all.clone()).bytes;
+            let pieces = cut(all, bytes, Pieces::Full(1000), Msn::default());
+            let shape = |slots: &[BasementSlot]| {
+                slots
+                    .iter()
+                    .map(|slot| (slot.first_key.clone(), slot.bytes, slot.entries))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(shape(&leaf.basements), shape(&pieces), "{sizes:?}");
+            assert_eq!(leaf.newest().lsn, sizes.len() as u64 - 1);
+            assert_eq!(leaf.at_end, leaf.applied, "all went behind the last key");
         }
     }
 

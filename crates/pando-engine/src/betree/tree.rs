@@ -382,3 +382,34 @@ pub(crate) fn root_above(old: &NodeRef, height: u8, born: Msn) -> Node {
     let interior = Interior { pivots: Vec::new(), children: vec![Child::new(old.id, 0)] };
     Node::new(height, Body::Interior(interior), KeyRange::all(), born)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::leaf::Leaf;
+    use super::super::node::CachedNode;
+    use super::*;
+
+    #[test]
+    fn nobody_who_asks_for_the_load_waits_for_who_is_at_work_in_the_root() {
+        let node = Node::new(0, Body::Leaf(Leaf::default()), KeyRange::all(), Msn::default());
+        let tree = TreeRoot::new(CachedNode::new(NodeId(1), Tree::Data, node));
+        let put = |state: &mut Node, key: &'static str| {
+            let value = Pending::Put(Bytes::from_static(b"value"));
+            state.leaf_mut().apply(&Bytes::from_static(key.as_bytes()), Msn::default(), &value, 4096);
+        };
+        put(&mut tree.read().state.write(), "a");
+        assert_eq!(tree.load(), (6, 0));
+        {
+            let root = tree.read();
+            let mut state = root.state.write();
+            put(&mut state, "bc");
+            assert_eq!(tree.load(), (6, 0), "as the one before found it");
+        }
+        assert_eq!(tree.load(), (13, 0));
+        let slot = tree.write();
+        put(&mut slot.state.write(), "def");
+        assert_eq!(tree.load(), (13, 0), "it may be about to be replaced");
+        drop(slot);
+        assert_eq!(tree.load(), (21, 0));
+    }
+}
