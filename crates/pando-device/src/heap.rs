@@ -5,8 +5,9 @@
 //! its callers wait for that. So a thread does it beforehand, a step ahead of the allocator.
 //!
 //! How far the allocator has come shows in its memory: it takes large regions of address space, and uses them from their
-//! lower ends. As soon as anything is resident in the step above what has been populated, that step is populated too. So what
-//! this adds to the memory of the process is one step, whatever the allocator does.
+//! lower ends. What is populated is resident whether it is used or not, so the first piece of each step is left out, the *wire*: as soon
+//! as that is resident, the next step is populated, while the allocator has one before it. So what this adds to the memory of the
+//! process is two steps, whatever the allocator does.
 
 use std::ffi::c_void;
 use std::fs;
@@ -42,7 +43,7 @@ struct Stop {
 }
 
 impl Ahead {
-    /// Keeps so many bytes ahead. `None`, and nothing is done, where no thread can be had.
+    /// Keeps memory ahead in steps of so many bytes, two at most. `None`, and nothing is done, where no thread can be had.
     pub fn start(bytes: usize) -> Option<Self> {
         Self::begin(Frontier::new(0..0, bytes))
     }
@@ -96,38 +97,62 @@ fn run(mut frontier: Frontier, stop: &Stop) {
 /// How much of a region has been populated.
 struct Frontier {
     region: Range<usize>,
-    /// All below has been.
+    /// The wire: all below has been populated, and once anything has, the rest of the step that begins here.
     at: usize,
     step: usize,
+    has_begun: bool,
 }
 
 impl Frontier {
     fn new(region: Range<usize>, step: usize) -> Self {
-        Self { at: region.start.next_multiple_of(PIECE), region, step }
+        Self { at: region.start.next_multiple_of(PIECE), region, step, has_begun: false }
     }
 
     fn is_at_end(&self) -> bool {
         self.at >= self.region.end
     }
 
-    /// Populates the next step if it is in use; whether it was.
+    /// A part of the step that is so many steps above the wire.
+    fn part(&self, steps: usize, part: Range<usize>) -> Range<usize> {
+        let start = self.at + steps * self.step;
+        (start + part.start).min(self.region.end)..(start + part.end).min(self.region.end)
+    }
+
+    /// Populates another step if the allocator has come to the wire, or beyond all that is populated; whether it had.
     fn advance(&mut self) -> rustix::io::Result<bool> {
-        let next = self.at..(self.at + self.step).min(self.region.end);
-        if next.is_empty() || !is_any_resident(&next)? {
+        let whole = 0..self.step;
+        let told_by = if self.has_begun {
+            [self.part(0, 0..PIECE), self.part(1, whole.clone())]
+        } else {
+            [self.part(0, whole.clone()), self.part(1, 0..0)]
+        };
+        let [here, above] = told_by.map(|range| is_any_resident(&range));
+        if !(here? || above?) {
             return Ok(false);
         }
-        for start in next.clone().step_by(PIECE) {
-            let length = PIECE.min(next.end - start);
-            // SAFETY: this changes no byte of any memory, and needs none to be there: it does what a write of what is there would.
-            unsafe { rustix::mm::madvise(start as *mut c_void, length, Advice::LinuxPopulateWrite)? };
-        }
-        self.at = next.end;
+        populate(&self.part(0, whole.clone()))?;
+        populate(&self.part(1, PIECE..self.step))?;
+        self.at = self.part(0, whole).end;
+        self.has_begun = true;
         Ok(true)
     }
 }
 
+/// Makes all pages of a range resident that are not.
+fn populate(range: &Range<usize>) -> rustix::io::Result<()> {
+    for start in range.clone().step_by(PIECE) {
+        let length = PIECE.min(range.end - start);
+        // SAFETY: this changes no byte of any memory, and needs none to be there: it does what a write of what is there would.
+        unsafe { rustix::mm::madvise(start as *mut c_void, length, Advice::LinuxPopulateWrite)? };
+    }
+    Ok(())
+}
+
 /// Whether any page of a range is in memory. Fails with ENOMEM where part of it is not mapped.
 fn is_any_resident(range: &Range<usize>) -> rustix::io::Result<bool> {
+    if range.is_empty() {
+        return Ok(false);
+    }
     let mut pages = vec![0u8; range.len().div_ceil(rustix::param::page_size())];
     // SAFETY: it writes a byte for each page of the range, for which there is room, and nothing else.
     let done = unsafe { libc::mincore(range.start as *mut c_void, range.len(), pages.as_mut_ptr()) };
@@ -201,36 +226,50 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_one_step_ahead_of_its_use() {
-        let region = Region::new(2 * STEP + STEP / 2);
+    fn memory_is_a_step_ahead_of_its_use() {
+        let region = Region::new(4 * STEP + STEP / 2);
         let mut frontier = Frontier::new(region.0.clone(), STEP);
         let begin = frontier.at;
         let at = |offset: usize| begin - region.0.start + offset;
+        let is_wire = |step: usize| {
+            let [wire, behind] = [step * STEP, step * STEP + PIECE];
+            !region.is_resident(at(wire))
+                && !region.is_resident(at(behind - 4096))
+                && region.is_resident(at(behind))
+        };
         assert_eq!(frontier.advance(), Ok(false), "nobody has used it");
         region.write(begin + 5, 7);
         match frontier.advance() {
             Err(rustix::io::Errno::INVAL) => {
-                println!("SKIPPED memory_is_one_step_ahead_of_its_use: the kernel is older than 5.14");
+                println!("SKIPPED memory_is_a_step_ahead_of_its_use: the kernel is older than 5.14");
                 return;
             }
             advanced => assert_eq!(advanced, Ok(true)),
         }
-        assert!(region.is_resident(at(STEP - 4096)) && !region.is_resident(at(STEP)));
-        assert_eq!((region.read(begin + 5), region.read(begin + STEP - 1)), (7, 0), "nothing has changed");
-        assert_eq!(frontier.advance(), Ok(false), "what is above is not used");
-        region.write(begin + STEP + STEP / 2, 9);
-        assert_eq!(frontier.advance(), Ok(true));
+        assert!(region.is_resident(at(STEP - 4096)) && is_wire(1));
         assert!(region.is_resident(at(2 * STEP - 4096)) && !region.is_resident(at(2 * STEP)));
-        assert_eq!(region.read(begin + STEP + STEP / 2), 9);
-        region.write(begin + 2 * STEP, 1);
+        assert_eq!((region.read(begin + 5), region.read(begin + STEP - 1)), (7, 0), "nothing has changed");
+        assert_eq!(frontier.advance(), Ok(false), "what is above the wire is there, not used");
+        region.write(begin + STEP + 9, 9);
+        assert_eq!(frontier.advance(), Ok(true), "the wire is used");
+        assert!(region.is_resident(at(STEP + PIECE - 4096)) && is_wire(2));
+        assert!(region.is_resident(at(3 * STEP - 4096)) && !region.is_resident(at(3 * STEP)));
+        assert_eq!(region.read(begin + STEP + 9), 9);
+        region.write(begin + 3 * STEP + PIECE, 1);
+        assert_eq!(frontier.advance(), Ok(true), "the wire was passed over");
+        assert!(region.is_resident(at(2 * STEP)) && is_wire(3));
+        region.write(begin + 3 * STEP, 1);
         assert_eq!(frontier.advance(), Ok(true), "as far as the region goes");
+        assert_eq!(frontier.at, begin + 4 * STEP);
+        region.write(begin + 4 * STEP, 1);
+        assert_eq!(frontier.advance(), Ok(true), "less than a step is left");
         assert!(frontier.is_at_end());
         assert_eq!(frontier.advance(), Ok(false));
     }
 
     #[test]
     fn a_thread_follows_what_is_used_until_it_is_dropped() {
-        let region = Region::new(5 * STEP);
+        let region = Region::new(6 * STEP);
         let mut frontier = Frontier::new(region.0.clone(), STEP);
         let begin = frontier.at - region.0.start;
         region.write(frontier.at, 1);
@@ -250,13 +289,13 @@ mod tests {
         };
         for step in 1..3 {
             region.write(region.0.start + begin + step * STEP, 1);
-            populated(begin + (step + 1) * STEP);
-            assert!(!region.is_resident(begin + (step + 1) * STEP), "no more than a step");
+            populated(begin + (step + 2) * STEP);
+            assert!(!region.is_resident(begin + (step + 2) * STEP), "no more than two steps");
         }
         drop(ahead);
         region.write(region.0.start + begin + 3 * STEP, 1);
         std::thread::sleep(4 * WAITS[1]);
-        assert!(!region.is_resident(begin + 4 * STEP - 4096), "it goes on");
+        assert!(!region.is_resident(begin + 5 * STEP - 4096), "it goes on");
     }
 
     #[test]

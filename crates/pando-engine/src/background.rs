@@ -129,9 +129,8 @@ impl Signals {
     }
 
     fn want_checkpoint(&self) {
-        if !self.checkpoint_wanted.swap(true, Ordering::Relaxed) && self.background == Background::Threads {
-            let _state = self.state.lock();
-            self.checkpoint.notify_one();
+        if !self.checkpoint_wanted.swap(true, Ordering::Relaxed) {
+            self.wake(&self.checkpoint, |_| true);
         }
     }
 
@@ -260,6 +259,11 @@ impl Volume {
         loop {
             let released = self.signals.turns.is_done(awaited);
             if self.options.read_only || released && self.has_room_now(bytes) {
+                return Ok(());
+            }
+            // What it has heard of the roots may be what they were. Nobody would tell it once more.
+            Tree::ALL.into_iter().for_each(|tree| self.root(tree).look());
+            if released && self.has_room_now(bytes) {
                 return Ok(());
             }
             self.check_writable()?;

@@ -23,7 +23,7 @@ use crate::schema::{Record, key};
 use crate::store;
 use crate::{FileSystem, Result};
 
-/// Orphans that one record deletes, at most.
+/// Orphans that one record deletes, at most: while it comes into the trees, changes on other cores wait.
 const DELETED_AT_ONCE: usize = 8;
 
 /// Bytes of such a record from which on no more orphans come to it: what the log of the smallest volume takes, many times over.
@@ -182,7 +182,7 @@ impl FileSystem {
     fn drop_orphans(&self, orphans: &[Arc<Inode>]) -> usize {
         let epoch = self.namespace.read();
         let mut batch = Batch::reclaiming();
-        let mut deleted = Vec::with_capacity(orphans.len());
+        let mut deleted = Vec::with_capacity(orphans.len().min(DELETED_AT_ONCE));
         let mut named = Vec::new();
         let (mut bytes, mut looked_at) = (0, 0);
         for inode in orphans {

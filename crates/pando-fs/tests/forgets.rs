@@ -36,7 +36,8 @@ fn unlinked_files_that_are_forgotten_together_are_deleted_by_few_records() {
     let before = volume.fs.engine().stats().batches;
     volume.fs.forget_many(&forgotten);
     let records = volume.fs.engine().stats().batches - before;
-    assert!(records <= 4, "{records} records for 199 orphans");
+    // Eight come in a record: enough to spare the log, and few enough that changes on other cores do not wait for long.
+    assert_eq!(records, 199_u64.div_ceil(8));
     for file in files.iter().filter(|file| **file != kept) {
         assert_eq!(volume.fs.get_attributes(*file), Err(Error::Stale));
     }

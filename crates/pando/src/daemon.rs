@@ -31,8 +31,8 @@ use crate::{memory, mounts, snapshots, usage};
 /// Whose cache is smaller wants little memory used more than speed.
 const SMALL_CACHE_BYTES: u64 = 1 << 30;
 
-/// More than a checkpoint's burst of nodes, and little beside a cache that is not small: an idle mount takes that much memory more.
-const MEMORY_AHEAD_BYTES: usize = 64 << 20;
+/// Two of these are more than a checkpoint's burst of nodes, and little beside a cache that is not small: an idle mount takes that much memory more.
+const MEMORY_AHEAD_STEP: usize = 32 << 20;
 
 /// What a background daemon writes on its standard output when the mount is usable.
 pub const READY: &[u8] = b"ready\n";
@@ -103,7 +103,7 @@ pub fn serve(service: Service) -> Result<()> {
 /// Memory that nobody has to wait for, unless little memory is wanted.
 fn memory_ahead(settings: &MountSettings) -> Option<Ahead> {
     let wanted = !has_small_cache(settings) && !settings.without.contains(&Technique::MemoryAhead);
-    wanted.then(|| Ahead::start(MEMORY_AHEAD_BYTES)).flatten()
+    wanted.then(|| Ahead::start(MEMORY_AHEAD_STEP)).flatten()
 }
 
 fn has_small_cache(settings: &MountSettings) -> bool {

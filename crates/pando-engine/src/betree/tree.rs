@@ -122,18 +122,28 @@ impl TreeRoot {
     /// Bytes that wait in the root, and its edges. Every change asks for them, and none waits for who is at work in the root: it hears
     /// what the one before found.
     pub(crate) fn load(&self) -> (usize, usize) {
-        let [bytes, edges] = &self.last_load;
         if let Some(root) = self.root.try_read_recursive()
             && let Some(state) = root.state.try_read()
         {
-            let found = match &state.body {
-                Body::Leaf(leaf) => (leaf.bytes(), 0),
-                Body::Interior(interior) => (interior.buffer_bytes(), interior.children.len()),
-            };
-            bytes.store(found.0, Ordering::Relaxed);
-            edges.store(found.1, Ordering::Relaxed);
+            self.note_load(&state);
         }
+        let [bytes, edges] = &self.last_load;
         (bytes.load(Ordering::Relaxed), edges.load(Ordering::Relaxed))
+    }
+
+    /// Sees to it that [`TreeRoot::load`] tells what is there now, even if somebody is at work in the root.
+    pub(crate) fn look(&self) {
+        self.note_load(&self.read().state.read());
+    }
+
+    fn note_load(&self, root: &Node) {
+        let (bytes, edges) = match &root.body {
+            Body::Leaf(leaf) => (leaf.bytes(), 0),
+            Body::Interior(interior) => (interior.buffer_bytes(), interior.children.len()),
+        };
+        for (last, found) in self.last_load.iter().zip([bytes, edges]) {
+            last.store(found, Ordering::Relaxed);
+        }
     }
 
     /// Keeps the root in place for the holder of the maintenance token, who will replace it.
@@ -405,7 +415,12 @@ mod tests {
             put(&mut state, "bc");
             assert_eq!(tree.load(), (6, 0), "as the one before found it");
         }
-        assert_eq!(tree.load(), (13, 0));
+        tree.look();
+        {
+            let root = tree.read();
+            let _busy = root.state.write();
+            assert_eq!(tree.load(), (13, 0), "somebody has looked");
+        }
         let slot = tree.write();
         put(&mut slot.state.write(), "def");
         assert_eq!(tree.load(), (13, 0), "it may be about to be replaced");
