@@ -6,15 +6,15 @@
 //!
 //! How far the allocator has come shows in its memory: it takes large regions of address space, and uses them from their
 //! lower ends. What is populated is resident whether it is used or not, so the first piece of each step is left out, the *wire*: as soon
-//! as that is resident, the next step is populated, while the allocator has one before it. So what this adds to the memory of the
-//! process is two steps, whatever the allocator does.
+//! as that is resident, the next step is populated, while the allocator has one before it. So nothing is populated more than two steps
+//! beyond what the allocator has used.
 
 use std::ffi::c_void;
 use std::fs;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::mm::Advice;
@@ -27,8 +27,11 @@ const REGION_BYTES_MIN: usize = 256 << 20;
 /// Bytes populated by one call: the largest pages that memory comes in.
 const PIECE: usize = 2 << 20;
 
-/// How long to sleep between two looks: the least while memory is being taken, twice as long each time while none is.
+/// How long to sleep between two looks, at least and at most: a sixteenth of the time that it has been since memory was taken.
 const WAITS: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(128)];
+
+/// Huge pages are as large as a piece where pages are of this size. Larger ones would reach over the wire, and each step bring the next.
+const PAGE_BYTES: usize = 4096;
 
 /// A thread that keeps memory ahead of the allocator, until this is dropped.
 pub struct Ahead {
@@ -43,9 +46,17 @@ struct Stop {
 }
 
 impl Ahead {
-    /// Keeps memory ahead in steps of so many bytes, two at most. `None`, and nothing is done, where no thread can be had.
-    pub fn start(bytes: usize) -> Option<Self> {
-        Self::begin(Frontier::new(0..0, bytes))
+    /// Keeps memory ahead in steps of so many bytes, two at most. `None`, and nothing is done, where no thread can be had or pages are not
+    /// of 4 KiB.
+    ///
+    /// # Panics
+    /// If the bytes are no multiple of 2 MiB, or none.
+    pub fn start(step: usize) -> Option<Self> {
+        assert!(step > 0 && step.is_multiple_of(PIECE), "a step is made of whole pieces");
+        if rustix::param::page_size() != PAGE_BYTES {
+            return None;
+        }
+        Self::begin(Frontier::new(0..0, step))
     }
 
     fn begin(frontier: Frontier) -> Option<Self> {
@@ -69,7 +80,7 @@ impl Drop for Ahead {
 
 fn run(mut frontier: Frontier, stop: &Stop) {
     let [least, most] = WAITS;
-    let mut wait = least;
+    let mut taken = Instant::now();
     loop {
         // The allocator goes on above; or it is one that has no such regions.
         if frontier.is_at_end()
@@ -78,12 +89,13 @@ fn run(mut frontier: Frontier, stop: &Stop) {
         {
             frontier = Frontier::new(region, frontier.step);
         }
-        wait = match frontier.advance() {
-            Ok(true) => least,
-            Ok(false) => (wait * 2).min(most),
+        match frontier.advance() {
+            Ok(true) => taken = Instant::now(),
+            Ok(false) => {}
             // Before Linux 5.14 the kernel could not; and without memory there is none to have ahead.
             Err(_) => return,
-        };
+        }
+        let wait = (taken.elapsed() / 16).clamp(least, most);
         let mut wanted = stop.wanted.lock();
         if !*wanted {
             stop.changed.wait_for(&mut wanted, wait);
@@ -178,7 +190,6 @@ fn writable_mapping(line: &str) -> Option<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use std::ptr;
-    use std::time::Instant;
 
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 

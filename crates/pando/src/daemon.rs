@@ -31,7 +31,7 @@ use crate::{memory, mounts, snapshots, usage};
 /// Whose cache is smaller wants little memory used more than speed.
 const SMALL_CACHE_BYTES: u64 = 1 << 30;
 
-/// Two of these are more than a checkpoint's burst of nodes, and little beside a cache that is not small: an idle mount takes that much memory more.
+/// Two of these are more than a checkpoint's burst of nodes, and little beside a cache that is not small: an idle mount takes up to that much memory more.
 const MEMORY_AHEAD_STEP: usize = 32 << 20;
 
 /// What a background daemon writes on its standard output when the mount is usable.
