@@ -133,13 +133,9 @@ impl Frontier {
     /// Populates another step if the allocator has come to the wire, or beyond all that is populated; whether it had.
     fn advance(&mut self) -> rustix::io::Result<bool> {
         let whole = 0..self.step;
-        let told_by = if self.has_begun {
-            [self.part(0, 0..PIECE), self.part(1, whole.clone())]
-        } else {
-            [self.part(0, whole.clone()), self.part(1, 0..0)]
-        };
-        let [here, above] = told_by.map(|range| is_any_resident(&range));
-        if !(here? || above?) {
+        // Before the first step there is no wire.
+        let here = if self.has_begun { 0..PIECE } else { whole.clone() };
+        if !is_any_resident(&self.part(0, here))? && !is_any_resident(&self.part(1, whole.clone()))? {
             return Ok(false);
         }
         populate(&self.part(0, whole.clone()))?;

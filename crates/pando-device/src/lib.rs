@@ -11,10 +11,10 @@ pub mod heap;
 pub mod loops;
 mod maps;
 pub mod memory;
+pub mod nontemporal;
 mod pool;
 pub mod program;
 pub mod simulated;
-pub mod streaming;
 mod transfer;
 mod uring;
 

@@ -1,7 +1,7 @@
 //! What a caller wants done in one atomic step.
 
 use bytes::Bytes;
-use pando_device::{BLOCK_SIZE, Buffer, streaming};
+use pando_device::{BLOCK_SIZE, Buffer, nontemporal};
 
 use crate::{Change, FieldUpdate, KeyRange, Operation, Tree};
 
@@ -12,7 +12,7 @@ pub fn copy_for_device(bytes: &[u8]) -> Bytes {
         return Bytes::copy_from_slice(bytes);
     }
     let mut buffer = Buffer::for_overwrite(bytes.len());
-    streaming::copy(&mut buffer[..bytes.len()], bytes);
+    nontemporal::copy(&mut buffer[..bytes.len()], bytes);
     let padding = buffer.len() - bytes.len();
     buffer[bytes.len()..].fill(0);
     let whole = buffer.freeze();

@@ -1,4 +1,4 @@
-//! Locks that are taken for a few microseconds at a time, by threads that each serve a core.
+//! Locks that threads which each serve a core take for a few microseconds, mostly.
 //!
 //! Who sleeps until such a lock is let go has to be woken, which takes several times as long as it is held, and holds up in turn
 //! whoever waits for what it has locked itself. So it looks for some time first.
@@ -7,7 +7,7 @@ use std::hint::spin_loop;
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
-/// How often it looks. With what is between, about 30 us on a processor of 2023: less than it takes to wake a sleeping core.
+/// How often it looks. With what is between it took 5.7 us on the processor of `docs/benchmarks.md`: less than it takes to wake a sleeping core.
 const LOOKS: usize = 40;
 
 /// Pauses of the processor from one look to the next.

@@ -1,4 +1,4 @@
-//! Copies of what is not looked at again soon.
+//! Copies of what is not looked at again soon, by non-temporal stores.
 //!
 //! An ordinary store reads the line that it changes into the processor's cache first, and drives something else out. What a
 //! large write brings is next read by the thread that writes it to the device, long after it has left the cache again: a stream of
