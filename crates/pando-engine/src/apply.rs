@@ -153,13 +153,17 @@ impl Volume {
                 self.inject(*tree, key.clone(), msn, Pending::Changes(vec![change.clone()]));
             }
             Operation::DeleteRange { tree, range } => {
-                self.ballast.shed(self.inject_range(*tree, range, msn) as u64);
+                let deleted = self.inject_range(*tree, range, msn);
+                self.ballast.shed(deleted.bytes as u64);
+                if !deleted.waits {
+                    return;
+                }
             }
             Operation::MoveRange { .. } | Operation::CloneRange { .. } => {
                 unreachable!("a batch that clones takes the way of inject_cloning")
             }
         }
-        // Once it is there: who looks for deletes from now on finds it.
+        // Once it waits: who looks for deletes from now on finds it.
         if matches!(operation, Operation::Delete { .. } | Operation::DeleteRange { .. }) {
             self.deletes_wait.store(true, Ordering::Release);
         }
@@ -274,7 +278,7 @@ impl Volume {
                         let from = KeyRange::prefix(from.clone());
                         // Before the delete, which finds the rest of it in leaves, where it comes down later.
                         self.ballast.add(copied.unwrap_or(0) as u64);
-                        let met = self.inject_range(*tree, &from, msn);
+                        let met = self.inject_range(*tree, &from, msn).bytes;
                         let mut wounds = self.root(*tree).wounds.lock();
                         if let Some(bytes) = copied {
                             wounds.add_copied(from);

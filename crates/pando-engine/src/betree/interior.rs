@@ -130,9 +130,18 @@ impl Child {
 
     /// Adds a range delete; returns the bytes of the values that waited and are no more. The buffer must be loaded.
     pub(crate) fn push_range(&mut self, range: KeyRange, msn: Msn) -> usize {
-        let empty = self.id.is_empty();
+        if self.id.is_empty() {
+            return self.eat(&range);
+        }
         let buffer = self.buffer.change().expect("a buffer is loaded before messages come");
-        let eaten = if empty { buffer.eat(&range) } else { buffer.push_range(range, msn) };
+        let eaten = buffer.push_range(range, msn);
+        self.count_buffer();
+        eaten
+    }
+
+    /// Drops what waits for the keys of a range; returns the bytes of the values among it. The buffer must be loaded.
+    pub(crate) fn eat(&mut self, range: &KeyRange) -> usize {
+        let eaten = self.buffer.change().expect("a buffer is loaded before messages come").eat(range);
         self.count_buffer();
         eaten
     }
@@ -227,17 +236,14 @@ impl Interior {
         self.children[index].push(key, msn, pending);
     }
 
-    /// Adds a range delete to the buffers of the edges it touches. True if it covers all that is behind one of them; and the bytes of the
-    /// values that waited and are no more.
-    pub(crate) fn push_range(&mut self, range: &KeyRange, own: &KeyRange, msn: Msn) -> (bool, usize) {
-        let (mut covers, mut freed) = (false, 0);
+    /// Adds a range delete to the buffers of the edges it touches; returns the bytes of the values that waited and are no more.
+    pub(crate) fn push_range(&mut self, range: &KeyRange, own: &KeyRange, msn: Msn) -> usize {
+        let mut freed = 0;
         for index in self.indexes_in(range) {
-            let bounds = self.bounds_of(index, own);
-            let piece = range.intersection(&bounds);
-            covers |= range.covers(&bounds) && !self.children[index].id.is_empty();
+            let piece = range.intersection(&self.bounds_of(index, own));
             freed += self.children[index].push_range(piece, msn);
         }
-        (covers, freed)
+        freed
     }
 
     /// Adds a goto to the buffers of the edges it touches, or makes it an edge if its target is as high as they lead (BT-3).

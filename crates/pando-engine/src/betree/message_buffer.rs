@@ -121,6 +121,13 @@ impl MessageBuffer {
         self.keyed_in(range).take(most).count()
     }
 
+    /// True if nothing waits for any key of a range.
+    pub(crate) fn is_empty_in(&self, range: &KeyRange) -> bool {
+        self.keyed_in(range).next().is_none()
+            && self.ranges_in(range).next().is_none()
+            && self.gotos_in(range).next().is_none()
+    }
+
     /// Fragments in key order.
     pub(crate) fn ranges(&self) -> &[(KeyRange, Msn)] {
         &self.ranges

@@ -29,6 +29,9 @@ pub(crate) mod sink;
 #[cfg(test)]
 mod sink_tests;
 pub(crate) mod split;
+mod straight;
+#[cfg(test)]
+mod straight_tests;
 pub(crate) mod token;
 #[cfg(test)]
 mod token_tests;

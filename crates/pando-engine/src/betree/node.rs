@@ -254,7 +254,7 @@ impl Body {
             }
             Self::Interior(interior) => {
                 for (range, msn) in &messages.ranges {
-                    freed += interior.push_range(range, bounds, *msn).1;
+                    freed += interior.push_range(range, bounds, *msn);
                 }
                 let placed =
                     messages.gotos.iter().map(|goto| interior.push_goto(goto, bounds, height)).collect();

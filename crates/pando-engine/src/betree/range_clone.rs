@@ -267,7 +267,7 @@ impl Volume {
     pub(crate) fn carry_out(&self, plan: Plan, msn: Msn) {
         let Plan { tree, to, way } = plan;
         let whole = KeyRange::prefix(to);
-        self.ballast.shed(self.inject_range(tree, &whole, msn) as u64);
+        self.ballast.shed(self.inject_range(tree, &whole, msn).bytes as u64);
         match way {
             Way::Copy(entries) => {
                 self.stats.ranges_copied.fetch_add(1, Ordering::Relaxed);

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::interior::{Child, Interior, Placed};
 use super::node::{Body, Node, NodeRef};
+use super::straight::{RangeDeleted, Way};
 use super::token::Maintenance;
 use crate::spinning;
 use crate::volume::Volume;
@@ -233,36 +234,37 @@ impl Volume {
         }
     }
 
-    /// Brings a range delete into a tree; returns the bytes of the values that it has met already.
-    pub(crate) fn inject_range(&self, tree: Tree, range: &KeyRange, msn: Msn) -> usize {
+    /// Brings a range delete into a tree. The caller holds the sequencer.
+    pub(crate) fn inject_range(&self, tree: Tree, range: &KeyRange, msn: Msn) -> RangeDeleted {
         if range.is_empty() {
-            return 0;
+            return RangeDeleted::default();
         }
         self.stats.messages.fetch_add(1, Ordering::Relaxed);
         let root = self.root(tree).read();
         let mut state = spinning::write(&root.state);
         self.mark_dirty(&root, &mut state);
-        let (covers, freed) = match &mut state.body {
+        let height = state.height;
+        let deleted = match &mut state.body {
             Body::Leaf(leaf) => {
-                let freed = leaf.delete_range(range, msn);
+                let bytes = leaf.delete_range(range, msn);
                 leaf.drop_empty();
-                (false, freed)
+                RangeDeleted { bytes, ..RangeDeleted::default() }
             }
             Body::Interior(interior) => {
                 let before = if interior.holds_gotos() { interior.references() } else { Vec::new() };
-                let pushed = interior.push_range(range, &KeyRange::all(), msn);
+                let deleted = self.delete_in_root(interior, height, range, msn);
                 if !before.is_empty() {
                     self.settle(before, interior.references());
                 }
-                pushed
+                deleted
             }
         };
         self.account(&mut state);
         drop(state);
-        if covers {
+        if deleted.covers {
             self.root(tree).covered.store(true, Ordering::Relaxed);
         }
-        freed
+        deleted
     }
 
     /// Brings a goto into a tree that is higher than its target. The caller holds the sequencer and the tree's maintenance token.
@@ -284,107 +286,6 @@ impl Volume {
         // The root may have more edges than it should now.
         self.root(tree).covered.store(true, Ordering::Relaxed);
     }
-
-    /// The straight-to-leaf path (FAST16, 2.1): messages whose whole path is in memory, and whose keys nothing on that
-    /// path waits for, change their leaf at once if the leaf will be written anyway. Returns how many of the first ones did,
-    /// all into one leaf.
-    ///
-    /// Somebody else at work in the leaf is a reason to take the other way, not to wait.
-    fn inject_straight(&self, root: &NodeRef, way: &Way<'_>) -> usize {
-        let Some(state) = root.state.try_read() else { return 0 };
-        match &state.body {
-            Body::Leaf(_) => 0,
-            Body::Interior(interior) => self.go_straight(way, interior, state.height, 0, way.messages.len()),
-        }
-    }
-
-    /// One step of the straight path, for the first `count` messages at most; the caller's lock on `interior`, which does
-    /// not see the first `lifted` bytes of keys, is held until the messages are in the leaf.
-    fn go_straight(
-        &self,
-        way: &Way<'_>,
-        interior: &Interior,
-        height: u8,
-        lifted: usize,
-        count: usize,
-    ) -> usize {
-        let index = interior.index_of(&way.messages[0].0[lifted..]);
-        let child = &interior.children[index];
-        let Some(buffer) = child.buffer.get() else { return 0 };
-        if child.id.is_empty() || child.xf.is_some() {
-            return 0;
-        }
-        let is_here = |(key, _): &(Bytes, Pending)| {
-            let key = &key[lifted..];
-            interior.pivots.get(index).is_none_or(|pivot| pivot.is_above(key))
-        };
-        let mut count = way.messages[..count].partition_point(is_here);
-        if !buffer.is_empty() {
-            let Some((last, _)) = way.messages[..count].last() else { return 0 };
-            let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
-            count = buffer.passed(keys, &last[lifted..]);
-        }
-        let lifted = lifted + child.strip as usize;
-        if count == 0 || way.messages[..count].iter().any(|(key, _)| key.len() < lifted) {
-            return 0;
-        }
-        let Some(node) = self.cache.peek(child.id) else { return 0 };
-        if node.shared.load(Ordering::Relaxed) {
-            return 0;
-        }
-        if height > 1 {
-            let Some(state) = node.state.try_read() else { return 0 };
-            return match &state.body {
-                Body::Interior(interior) => self.go_straight(way, interior, state.height, lifted, count),
-                Body::Leaf(_) => 0,
-            };
-        }
-        let Some(mut state) = node.state.try_write() else { return 0 };
-        if state.height != 0 || !self.is_dirty_now(&state) {
-            return 0;
-        }
-        let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
-        if state.leaf().missing_for([], keys).is_some() {
-            return 0;
-        }
-        let mut done = 0;
-        for (key, pending) in &way.messages[..count] {
-            let leaf = state.leaf_mut();
-            if leaf.bytes() >= self.shape.node_bytes * 2 {
-                break;
-            }
-            leaf.apply(&key.slice(lifted..), way.msn, pending, self.shape.basement_bytes);
-            done += 1;
-        }
-        if done > 0 {
-            state.leaf_mut().drop_empty();
-            let overgrown = state.leaf().is_too_large(self.shape.node_bytes);
-            self.account(&mut state);
-            if overgrown {
-                self.note_overgrown(way.tree, node.id, &way.messages[0].0);
-            }
-        }
-        done
-    }
-
-    fn note_overgrown(&self, tree: Tree, node: NodeId, key: &Bytes) {
-        if self.damaged.lock().contains(&node) {
-            return;
-        }
-        let mut overgrown = self.root(tree).overgrown.lock();
-        if overgrown.iter().all(|(other, _)| *other != node) {
-            overgrown.push((node, key.clone()));
-            drop(overgrown);
-            self.wake_maintenance();
-        }
-    }
-}
-
-/// Messages on the straight path, in rising key order.
-struct Way<'a> {
-    tree: Tree,
-    msn: Msn,
-    messages: &'a [(Bytes, Pending)],
 }
 
 /// A new root above an old one that is to be split.

@@ -1,0 +1,205 @@
+//! The straight-to-leaf path (FAST16, 2.1): messages whose whole path is in memory, and for whose keys nothing waits on that path, change
+//! their leaf at once if it will be written anyway.
+//!
+//! Somebody else at work in the leaf is a reason to take the other way, not to wait.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use pando_format::{KeyRange, Msn, NodeId, Pending, Tree};
+
+use super::interior::Interior;
+use super::lifting::range_below;
+use super::node::{Body, NodeRef};
+use crate::volume::Volume;
+
+/// Messages on the straight path, in rising key order.
+pub(super) struct Way<'a> {
+    pub(super) tree: Tree,
+    pub(super) msn: Msn,
+    pub(super) messages: &'a [(Bytes, Pending)],
+}
+
+/// What became of a range delete.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RangeDeleted {
+    /// It covers all that is behind an edge, and waits there.
+    pub(crate) covers: bool,
+    /// Some of it waits.
+    pub(crate) waits: bool,
+    /// Bytes of the values that it has met already.
+    pub(crate) bytes: usize,
+}
+
+impl Volume {
+    /// Brings as many of the first messages as it can straight into one leaf; returns how many.
+    pub(super) fn inject_straight(&self, root: &NodeRef, way: &Way<'_>) -> usize {
+        let Some(state) = root.state.try_read() else { return 0 };
+        match &state.body {
+            Body::Leaf(_) => 0,
+            Body::Interior(interior) => self.go_straight(way, interior, state.height, 0, way.messages.len()),
+        }
+    }
+
+    /// One step of the straight path, for the first `count` messages at most; the caller's lock on `interior`, which does
+    /// not see the first `lifted` bytes of keys, is held until the messages are in the leaf.
+    fn go_straight(
+        &self,
+        way: &Way<'_>,
+        interior: &Interior,
+        height: u8,
+        lifted: usize,
+        count: usize,
+    ) -> usize {
+        let index = interior.index_of(&way.messages[0].0[lifted..]);
+        let child = &interior.children[index];
+        let Some(buffer) = child.buffer.get() else { return 0 };
+        if child.id.is_empty() || child.xf.is_some() {
+            return 0;
+        }
+        let is_here = |(key, _): &(Bytes, Pending)| {
+            let key = &key[lifted..];
+            interior.pivots.get(index).is_none_or(|pivot| pivot.is_above(key))
+        };
+        let mut count = way.messages[..count].partition_point(is_here);
+        if !buffer.is_empty() {
+            let Some((last, _)) = way.messages[..count].last() else { return 0 };
+            let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
+            count = buffer.passed(keys, &last[lifted..]);
+        }
+        let lifted = lifted + child.strip as usize;
+        if count == 0 || way.messages[..count].iter().any(|(key, _)| key.len() < lifted) {
+            return 0;
+        }
+        let Some(node) = self.cache.peek(child.id) else { return 0 };
+        if node.shared.load(Ordering::Relaxed) {
+            return 0;
+        }
+        if height > 1 {
+            let Some(state) = node.state.try_read() else { return 0 };
+            return match &state.body {
+                Body::Interior(interior) => self.go_straight(way, interior, state.height, lifted, count),
+                Body::Leaf(_) => 0,
+            };
+        }
+        let Some(mut state) = node.state.try_write() else { return 0 };
+        if state.height != 0 || !self.is_dirty_now(&state) {
+            return 0;
+        }
+        let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
+        if state.leaf().missing_for([], keys).is_some() {
+            return 0;
+        }
+        let mut done = 0;
+        for (key, pending) in &way.messages[..count] {
+            let leaf = state.leaf_mut();
+            if leaf.bytes() >= self.shape.node_bytes * 2 {
+                break;
+            }
+            leaf.apply(&key.slice(lifted..), way.msn, pending, self.shape.basement_bytes);
+            done += 1;
+        }
+        if done > 0 {
+            state.leaf_mut().drop_empty();
+            let overgrown = state.leaf().is_too_large(self.shape.node_bytes);
+            self.account(&mut state);
+            if overgrown {
+                self.note_overgrown(way.tree, node.id, &way.messages[0].0);
+            }
+        }
+        done
+    }
+
+    fn note_overgrown(&self, tree: Tree, node: NodeId, key: &Bytes) {
+        if self.damaged.lock().contains(&node) {
+            return;
+        }
+        let mut overgrown = self.root(tree).overgrown.lock();
+        if overgrown.iter().all(|(other, _)| *other != node) {
+            overgrown.push((node, key.clone()));
+            drop(overgrown);
+            self.wake_maintenance();
+        }
+    }
+
+    /// A range delete, in the root. Where a leaf behind one of its edges can be changed at once, or is known to hold nothing of the range,
+    /// no more is left to do there than to eat what waits; elsewhere it waits itself.
+    ///
+    /// So what was deleted soon after it was made goes at once, and the next file is written to memory that is warm.
+    pub(super) fn delete_in_root(
+        &self,
+        root: &mut Interior,
+        height: u8,
+        range: &KeyRange,
+        msn: Msn,
+    ) -> RangeDeleted {
+        let mut deleted = RangeDeleted::default();
+        for index in root.indexes_in(range) {
+            let bounds = root.bounds_of(index, &KeyRange::all());
+            let piece = range.intersection(&bounds);
+            let behind = self.delete_behind(root, index, &KeyRange::all(), height, &piece, msn);
+            let child = &mut root.children[index];
+            if let Some(bytes) = behind {
+                self.stats.straight_messages.fetch_add(1, Ordering::Relaxed);
+                deleted.bytes += bytes + child.eat(&piece);
+            } else {
+                deleted.covers |= range.covers(&bounds) && !child.id.is_empty();
+                deleted.waits = true;
+                deleted.bytes += child.push_range(piece, msn);
+            }
+        }
+        deleted
+    }
+
+    /// Deletes a range of an edge's keys in the leaf behind it; returns the bytes that it has met. `None` if that cannot be done at once: the
+    /// range reaches over several leaves, or something waits on the way; the leaf changes and would not be written otherwise, or becomes
+    /// small, which a flush would mend.
+    fn delete_behind(
+        &self,
+        interior: &Interior,
+        index: usize,
+        own: &KeyRange,
+        height: u8,
+        range: &KeyRange,
+        msn: Msn,
+    ) -> Option<usize> {
+        let child = &interior.children[index];
+        if child.id.is_empty() || child.xf.is_some() {
+            return None;
+        }
+        let node = self.cache.peek(child.id)?;
+        if node.shared.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (below, prefix) = interior.bounds_below(index, own).ok()?;
+        let range = range_below(range, &interior.bounds_of(index, own), &prefix);
+        if height > 1 {
+            let state = node.state.try_read()?;
+            let Body::Interior(interior) = &state.body else { return None };
+            let (index, last) = interior.indexes_in(&range).into_inner();
+            let buffer = interior.children[index].buffer.get()?;
+            if index != last || !buffer.is_empty_in(&range) {
+                return None;
+            }
+            return self.delete_behind(interior, index, &below, state.height, &range, msn);
+        }
+        let mut state = node.state.try_write()?;
+        if state.height != 0 {
+            return None;
+        }
+        if state.leaf().is_empty_in(&range) {
+            return Some(0);
+        }
+        if !self.is_dirty_now(&state) || state.leaf().missing_for([&range], []).is_some() {
+            return None;
+        }
+        let leaf = state.leaf_mut();
+        if leaf.bytes() - leaf.bytes_in(&range) < self.shape.node_bytes / 4 {
+            return None;
+        }
+        let bytes = leaf.delete_range(&range, msn);
+        leaf.drop_empty();
+        self.account(&mut state);
+        Some(bytes)
+    }
+}
