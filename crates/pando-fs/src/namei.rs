@@ -22,13 +22,15 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 /// Refuses what cannot be the name of something that is made, removed or renamed in the directory.
 pub(crate) fn check_new_name(directory: &Inode, name: &[u8]) -> Result<()> {
     check_name(name)?;
-    if directory.number == ROOT && name == snapshot::NAME { Err(Error::NotPermitted) } else { Ok(()) }
+    // Also in the root of a snapshot, which may become the root of the volume.
+    if directory.is_tree_root() && name == snapshot::NAME { Err(Error::NotPermitted) } else { Ok(()) }
 }
 
 /// The metadata key of a name, if it is not too long for the index.
 pub(crate) fn name_key(path: &[u8], name: &[u8]) -> Result<Bytes> {
     let key = key::child_key(path, name);
-    if key.len() > key::METADATA_KEY_LENGTH_MAX { Err(Error::NameTooLong) } else { Ok(key) }
+    let in_tree = key::split_snapshot(&key).map_or(0, |(_, in_tree)| in_tree.len());
+    if in_tree > key::METADATA_KEY_LENGTH_MAX { Err(Error::NameTooLong) } else { Ok(key) }
 }
 
 impl FileSystem {
@@ -205,6 +207,9 @@ mod tests {
         let path = vec![b'd'; key::METADATA_KEY_LENGTH_MAX - 2 - 5];
         let longest = name_key(&path, b"12345").expect("the key has the greatest length");
         let longest = key::in_snapshot(&key::snapshot_prefix(7), &longest);
+        let in_snapshot = key::in_snapshot(&key::snapshot_prefix(7), &path);
+        assert_eq!(name_key(&in_snapshot, b"12345"), Ok(longest.clone()), "it is found in a snapshot, too");
+        assert_eq!(name_key(&in_snapshot, b"123456"), Err(Error::NameTooLong));
         let attribute = key::xattr_key(&key::data_prefix(&longest), &[b'x'; key::NAME_LENGTH_MAX]);
         assert_eq!(attribute.len(), 256 * 1024);
         assert_eq!(name_key(&path, b"123456"), Err(Error::NameTooLong));

@@ -17,7 +17,7 @@ use crate::operations::{InodeNumber, ROOT};
 use crate::schema::{Record, key};
 use crate::snapshot::RANGES;
 use crate::view::View;
-use crate::{FileSystem, Result};
+use crate::{Error, FileSystem, Result, snapshot};
 
 const CHUNK: ScanLimit = ScanLimit { entries: 256, bytes: 1 << 18 };
 
@@ -38,6 +38,17 @@ impl FileSystem {
         let snapshot = self.snapshot(name)?;
         let record = self.snapshot_root(&snapshot)?;
         let root = self.inode(ROOT)?;
+        // A name that leads to the snapshots hides what a tree has under it, which could not be removed.
+        let hidden = key::child_key(b"", snapshot::NAME);
+        for key in [key::link_name_key(&hidden), hidden] {
+            if self
+                .store
+                .get(Tree::Metadata, &key::in_snapshot(&key::snapshot_prefix(snapshot.number.0), &key))?
+                .is_some()
+            {
+                return Err(Error::NotPermitted);
+            }
+        }
         let mut vanished = self.linked_root_names()?;
         let mut names = root.names()?;
         let parked = self.parked.in_tree(b"");

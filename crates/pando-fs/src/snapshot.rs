@@ -297,16 +297,16 @@ impl FileSystem {
     /// The root of a snapshot, with one more reference. The name space lock is held.
     pub(crate) fn root_of(&self, snapshot: &Snapshot) -> Result<Entry> {
         loop {
-            match self.table.get(snapshot.number) {
-                Some(inode) if inode.acquire() => return Ok(Entry { attributes: inode.attributes() }),
+            match self.table.get_or_absence(snapshot.number) {
+                Ok(inode) if inode.acquire() => return Ok(Entry { attributes: inode.attributes() }),
                 // It is leaving the table, with its state locked.
-                Some(inode) => drop(inode.write_any()),
-                None => {
+                Ok(inode) => drop(inode.write_any()),
+                Err(absence) => {
                     let record = self.snapshot_root(snapshot)?;
                     let view = self.view(snapshot, record.delta);
                     let inode = Inode::detached(record, Place::Snapshot(view), &self.budget, false);
                     inode.attach();
-                    if self.table.insert(&inode) {
+                    if self.table.insert_since(absence, &inode) {
                         return Ok(Entry { attributes: inode.attributes() });
                     }
                 }

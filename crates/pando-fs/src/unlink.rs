@@ -7,7 +7,7 @@ use pando_engine::{Batch, KeyRange, Tree};
 
 use crate::inode::{Inode, Place, States};
 use crate::link::{self, Found};
-use crate::namei::check_new_name;
+use crate::namei::{check_new_name, name_key};
 use crate::operations::InodeNumber;
 use crate::rename::{BothNames, End};
 use crate::schema::{Record, Timestamp, key};
@@ -43,9 +43,12 @@ impl FileSystem {
     ) -> Result<bool> {
         let epoch = self.namespace.read();
         check_new_name(directory, name)?;
-        let path = directory.path(*epoch)?;
-        let mut latest =
-            self.resolve(directory, &*directory.names()?, &path, name)?.ok_or(Error::NotFound)?;
+        let mut latest = {
+            // Locked before the path is looked up, which the directory remembers: it may be removed meanwhile.
+            let names = directory.names()?;
+            let path = directory.path(*epoch)?;
+            self.resolve(directory, &names, &path, name)?.ok_or(Error::NotFound)?
+        };
         loop {
             let inode = latest.clone();
             found.push(latest);
@@ -91,7 +94,8 @@ impl FileSystem {
         let inode = again.clone();
         found.push(again);
         let inode = &inode;
-        let key = key::child_key(&path, name);
+        // Under a directory that has moved it may have become too long to be parked under, or for the index.
+        let key = name_key(&path, name)?;
         if let Some(home) = &home
             && let Some(home) = self.home_end(home, names.to(), inode, epoch)
             && self.unlink_to_home(

@@ -438,3 +438,39 @@ fn a_write_that_was_collected_keeps_the_time_of_modification_and_sets_that_of_ch
     volume.write(file, 0, b"written");
     assert!(volume.fs.get_attributes(file).unwrap().modified > before.modified);
 }
+
+/// Where a directory has moved, what is below may have a path that is too long. Its name was taken away, and a file parked under what nothing could
+/// delete: the volume could not be opened for writing any more.
+#[test]
+fn a_file_whose_path_has_become_too_long_keeps_its_name_until_it_has_moved_back() {
+    let volume = Volume::formatted(&FormatOptions::default());
+    let moved = "b".repeat(255);
+    let make = |above, name: String| {
+        let make = |fs: &_| Operations::make_directory(fs, &volume.caller, above, name.as_bytes(), 0o755);
+        changing(&*volume.fs, make).unwrap().attributes.inode
+    };
+    let chain = |name: &str, depth: usize| {
+        let rest = std::iter::repeat_n("x".repeat(255), depth - 1);
+        std::iter::once(name.to_owned()).chain(rest).fold(ROOT, make)
+    };
+    let rename = |from, to| {
+        let rename = |fs: &_| {
+            Operations::rename(fs, from, moved.as_bytes(), to, moved.as_bytes(), RenameMode::Replace)
+        };
+        changing(&*volume.fs, rename).unwrap();
+    };
+    let unlink = |directory, name: &str| changing(&*volume.fs, |fs| fs.unlink(directory, name.as_bytes()));
+    let deep = chain(&"a".repeat(255), 512);
+    let bottom = chain(&moved, 511);
+    let name = "f".repeat(254);
+    let file = volume.file(bottom, &name);
+    volume.write(file, 0, &[7; 5000]);
+    rename(ROOT, deep);
+    assert_eq!(unlink(bottom, &name), Err(Error::NameTooLong));
+    assert_eq!(volume.read(file, 0, 5000), [7; 5000]);
+    rename(deep, ROOT);
+    unlink(bottom, &name).unwrap();
+    volume.fs.forget(file, 1);
+    volume.after_crash().file(ROOT, "new");
+    volume.assert_clean();
+}

@@ -246,6 +246,26 @@ fn access_control_lists_that_do_not_fit_are_found() {
 }
 
 /// One record that could not be decoded kept the volume from being opened for writing.
+/// The volume could not be opened for writing any more.
+#[test]
+fn an_orphan_whose_data_can_be_under_no_key_is_left_alone() {
+    let volume = Volume::new();
+    let orphans = ["a", "b"].map(|name| volume.file(ROOT, name));
+    for (orphan, name) in orphans.iter().zip(["a", "b"]) {
+        volume.write(*orphan, 0, &[1; 10_000]);
+        volume.fs.unlink(ROOT, name.as_bytes()).unwrap();
+    }
+    let keys = orphans.map(|orphan| key::orphan_key(orphan.0));
+    let record = changed(&volume, &keys[0], |record| record.parked = vec![b'x'; 256 << 10].into());
+    let mut batch = Batch::new();
+    batch.put(Tree::Metadata, keys[0].clone(), record);
+    volume.fs.engine().apply(batch).unwrap();
+    let volume = volume.after_crash();
+    let there = keys.map(|key| volume.fs.engine().get(Tree::Metadata, &key).unwrap().is_some());
+    assert_eq!(there, [true, false]);
+    volume.file(ROOT, "new");
+}
+
 #[test]
 fn an_orphan_whose_record_makes_no_sense_is_found_and_left_alone() {
     let volume = Volume::new();

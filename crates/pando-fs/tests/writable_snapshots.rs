@@ -4,7 +4,7 @@ mod common;
 
 use bytes::Bytes;
 use common::Volume;
-use pando_engine::{Direction, KeyRange, ScanLimit, Tree};
+use pando_engine::{Batch, Direction, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
     FileType, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, XattrMode, waiting,
 };
@@ -123,6 +123,39 @@ fn nothing_is_moved_or_linked_between_trees() {
     assert_eq!(fs.remove_directory(SNAPSHOTS, b"one"), Err(Error::ReadOnly));
     volume.assert_clean();
     volume.remount(false).assert_clean();
+}
+
+/// In the root of the volume it would be hidden by the directory of the snapshots, for ever.
+#[test]
+fn nothing_in_the_root_of_a_tree_is_called_like_the_directory_of_the_snapshots() {
+    let volume = filled();
+    let one = take(&volume, "one", true);
+    let (caller, fs) = (&volume.caller, &*volume.fs);
+    for tree in [ROOT, one] {
+        let d = fs.lookup(tree, b"d").unwrap().attributes.inode;
+        let linked = fs.lookup(tree, b"linked").unwrap().attributes.inode;
+        let refused = |done: Result<()>| assert_eq!(done, Err(Error::NotPermitted));
+        refused(fs.make_directory(caller, tree, b".snapshots", 0o755).map(drop));
+        refused(fs.make_node(caller, tree, b".snapshots", FileType::Regular, 0o644, 0).map(drop));
+        refused(fs.make_symlink(caller, tree, b".snapshots", b"d").map(drop));
+        refused(fs.link(linked, tree, b".snapshots").map(drop));
+        refused(waiting(fs, |fs| fs.rename(tree, b"d", tree, b".snapshots", RenameMode::Replace)));
+        refused(waiting(fs, |fs| fs.clone_tree(caller, &[], d, tree, b".snapshots")).map(drop));
+        waiting(fs, |fs| fs.make_directory(caller, d, b".snapshots", 0o755)).unwrap();
+    }
+    // One that was made before that was refused.
+    let root = key::snapshot_prefix(fs.snapshots().unwrap()[0].number.0);
+    let record = fs.engine().get(Tree::Metadata, &key::child_key(&key::child_path(&root, b"d"), b"f3"));
+    let hidden = key::child_key(&root, b".snapshots");
+    let mut batch = Batch::new();
+    batch.put(Tree::Metadata, hidden.clone(), record.unwrap().unwrap());
+    fs.engine().apply(batch).unwrap();
+    assert_eq!(waiting(fs, |fs| fs.roll_back(b"one")).map(drop), Err(Error::NotPermitted));
+    let mut batch = Batch::new();
+    batch.delete(Tree::Metadata, hidden);
+    fs.engine().apply(batch).unwrap();
+    waiting(fs, |fs| fs.roll_back(b"one")).map(drop).unwrap();
+    volume.assert_clean();
 }
 
 #[test]
