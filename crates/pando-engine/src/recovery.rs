@@ -38,7 +38,7 @@ pub(crate) fn format(device: Arc<dyn Device>, options: &FormatOptions) -> Result
     wipe(&*device, &superblock)?;
     let allocator = Arc::new(Allocator::new(&superblock.node_regions));
     let table = BlockTable::new(superblock.volume, allocator.clone());
-    let cache = NodeCache::new();
+    let cache = NodeCache::new(superblock.checkpoint);
     let roots = Tree::ALL.map(|tree| {
         let id = table.insert_new(tree, 0);
         let node = CachedNode::new(id, tree, Node::empty_leaf(KeyRange::all(), Msn::default()));
@@ -253,7 +253,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
     )?;
     let cut = superblock.cut;
     let live = superblock.live;
-    let cache = NodeCache::new();
+    let cache = NodeCache::new(superblock.checkpoint);
     // The roots come in through the volume's own way of loading, so it is put together first with what it needs for that.
     let placeholder = |tree, root: Root| {
         CachedNode::new(root.node, tree, Node::empty_leaf(KeyRange::all(), Msn::default()))

@@ -89,6 +89,8 @@ pub(crate) struct Image {
     pub(crate) born: Msn,
     /// Where parts lie that are not in memory.
     pub(crate) place: Option<BlockEntry>,
+    /// The checkpoint that is to name it: the one that ends the interval in which the node changed.
+    pub(crate) checkpoint: u64,
 }
 
 impl CachedNode {
@@ -134,7 +136,7 @@ impl Node {
         Self::new(0, Body::Leaf(Leaf::default()), key_range, born)
     }
 
-    /// The contents as they are now.
+    /// The contents as they are now, of a node that has changed.
     pub(crate) fn image(&self, id: NodeId, tree: Tree) -> Image {
         Image {
             id,
@@ -144,6 +146,7 @@ impl Node {
             key_range: self.key_range.clone(),
             born: self.born,
             place: self.place.clone(),
+            checkpoint: self.dirty.expect("NODE-1: only what has changed is written"),
         }
     }
 

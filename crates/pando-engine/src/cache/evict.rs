@@ -94,7 +94,8 @@ impl Volume {
         }
     }
 
-    /// CACHE-2: the shard and the caller hold the only references, and no new one can come while the shard is locked.
+    /// CACHE-2: the shard and the caller hold the only references, and while the shard is locked no new one can come but from a weak one
+    /// ([`super::passing`]), whose holder finds a node that counts no more.
     fn remove_if_unused(&self, node: NodeRef) {
         let mut shard = self.cache.shard(node.id).lock();
         if std::sync::Arc::strong_count(&node) != 2 {
@@ -103,6 +104,7 @@ impl Volume {
         let mut state = node.state.write();
         if state.dirty.is_none() && state.frozen.is_none() && !state.writing && nothing_loaded(&state) {
             self.discount(&mut state);
+            state.dropped = true;
             shard.remove(&node.id);
         }
     }

@@ -71,7 +71,7 @@ pub(crate) struct NodeCache {
     shards: [Mutex<Shard>; SHARDS],
     /// Nodes that became dirty in the current interval.
     dirty: Mutex<Vec<NodeRef>>,
-    /// The interval between two cuts that is going on; see NODE-1.
+    /// The interval between two cuts that is going on, by the checkpoint that will end it; see NODE-1.
     interval: AtomicU64,
     /// Memory of all nodes, in bytes.
     memory: AtomicI64,
@@ -86,11 +86,12 @@ pub(crate) struct NodeCache {
 }
 
 impl NodeCache {
-    pub(crate) fn new() -> Self {
+    /// An empty cache of a volume whose last checkpoint was this one.
+    pub(crate) fn new(checkpoint: u64) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             dirty: Mutex::default(),
-            interval: AtomicU64::new(1),
+            interval: AtomicU64::new(checkpoint + 1),
             memory: AtomicI64::new(0),
             dirty_bytes: AtomicI64::new(0),
             in_flight: InFlight::default(),

@@ -122,7 +122,7 @@ impl Volume {
             node: image.id,
             generation: self.next_generation.fetch_add(1, Ordering::Relaxed),
             height: image.height,
-            checkpoint: self.cache.interval(),
+            checkpoint: image.checkpoint,
             msn_max: image.newest(),
             birth: image.born,
             range: image.key_range.clone(),
@@ -242,10 +242,11 @@ impl Volume {
     /// Takes the image of a dirty node to be written; it is clean from then on, unless it changes again.
     pub(crate) fn take_image(&self, node: &NodeRef, state: &mut Node) -> Image {
         debug_assert!(state.frozen.is_none() && !state.writing && state.dirty.is_some());
+        let image = state.image(node.id, node.tree);
         state.dirty = None;
         state.writing = true;
         self.account(state);
-        state.image(node.id, node.tree)
+        image
     }
 }
 

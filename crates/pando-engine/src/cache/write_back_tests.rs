@@ -8,7 +8,7 @@ use pando_format::Tree;
 
 use super::write_back::{Cause, OVERLAPPED_BYTES};
 use crate::betree::node::{Image, NodeRef};
-use crate::small_volume::{fill, volume_on};
+use crate::small_volume::{fill, manual, volume_on};
 use crate::volume::Volume;
 use crate::{Engine, Error, KeyRange};
 
@@ -98,4 +98,29 @@ fn where_one_cannot_be_written_none_keeps_its_space() {
         assert_eq!((device.failed_count(), worked), (1, 1), "the work knows nothing of it");
         assert_eq!(volume.allocator.counters().free, free);
     }
+}
+
+/// A rebuilding of the block table would go by it.
+#[test]
+fn a_node_says_which_checkpoint_it_was_written_for() {
+    let (engine, device) = filled();
+    let written_for = |engine: &Engine| -> Vec<u64> {
+        let volume = engine.volume();
+        let pages = volume.table.pages();
+        pages.entries().map(|(id, place)| volume.read_header(id, place).unwrap().checkpoint).collect()
+    };
+    engine.checkpoint().unwrap();
+    let first = engine.superblock().checkpoint;
+    assert!(first > 2, "the volume was formatted with two");
+    let checkpoints = written_for(&engine);
+    assert!(checkpoints.contains(&first) && checkpoints.iter().all(|one| *one <= first), "{checkpoints:?}");
+    drop(engine);
+    let engine = Engine::open(device, manual()).unwrap();
+    fill(&engine, 1);
+    engine.checkpoint().unwrap();
+    let second = engine.superblock().checkpoint;
+    assert!(second > first + 1, "one more for the opening");
+    let checkpoints = written_for(&engine);
+    assert!(checkpoints.contains(&second) && checkpoints.contains(&first), "{checkpoints:?}");
+    assert!(checkpoints.iter().all(|one| *one <= second), "{checkpoints:?}");
 }

@@ -224,7 +224,12 @@ impl RedoLog {
                 self.changed.notify_all();
                 state.check()?;
             }
-            state.put_back(records.drain(ripe.min(records.len())..));
+            let ripe = ripe.min(records.len());
+            let waiting = records[ripe..].iter().map(Record::bytes).sum();
+            // A batch more than was reckoned with takes a header and padding of its own.
+            if self.used_if_queued(&state, 0, waiting) <= self.circle.length() {
+                state.put_back(records.drain(ripe..));
+            }
         }
         let last = Lsn(first.0 + records.len() as u64 - 1);
         drop(state);
@@ -355,10 +360,14 @@ impl RedoLog {
     /// Bytes used if `more` were queued. Two batches in a row have more records than one can take, which
     /// bounds how many batches, and how much padding, a queue becomes.
     fn used_with(&self, more: u64) -> u64 {
-        let state = self.state.lock();
-        let queued = state.queued_bytes + more;
+        self.used_if_queued(&self.state.lock(), more, 0)
+    }
+
+    /// The same if `back` bytes of the batch that is being written, whose header is counted there, were queued again.
+    fn used_if_queued(&self, state: &State, more: u64, back: u64) -> u64 {
+        let queued = state.queued_bytes + more + back;
         let batches = if queued == 0 { 0 } else { 2 * queued / self.batch_bytes_max() + 1 };
-        let written = self.circle.distance(state.head, state.tail) + state.in_flight_bytes;
+        let written = self.circle.distance(state.head, state.tail) + state.in_flight_bytes - back;
         written + queued + batches * batch::OVERHEAD_BYTES_MAX
     }
 }

@@ -267,6 +267,39 @@ fn what_there_is_room_for_can_be_written() {
     }
 }
 
+/// Always finds the first record alone worth writing now.
+struct OneByOne;
+
+impl Binder for OneByOne {
+    fn bind(&self, _first: Lsn, _records: &[Record]) -> crate::Result<Vec<Binding>> {
+        Ok(Vec::new())
+    }
+
+    fn ripe(&self, _records: &[Record]) -> usize {
+        1
+    }
+}
+
+/// Each batch has a header and padding of its own: a queue that is cut into more of them than was reckoned with took more than there was room for.
+#[test]
+fn what_there_is_room_for_can_be_written_however_it_is_cut() {
+    for size in [1, 100, 1000] {
+        let log = log_on(Arc::new(MemoryDevice::new(REGION.end())));
+        let mut lsn = 0;
+        loop {
+            let record = put("k", size);
+            if !log.room_for(record.bytes()) {
+                break;
+            }
+            lsn += 1;
+            log.append(Lsn(lsn), record).expect("there is room");
+        }
+        log.write_ripe(&OneByOne).expect("the device works");
+        log.write_out(&OneByOne).expect("the device works");
+        assert!(log.used_bytes() <= log.capacity());
+    }
+}
+
 /// A stream: with each batch that is written comes another record, and the last one of a batch is not ripe.
 struct Stream<'a> {
     log: &'a RedoLog,

@@ -10,6 +10,8 @@
 //! node is written for the version of a cut ([`BlockTable::record_checkpoint_write`]), a node is removed
 //! ([`BlockTable::remove`]).
 //!
+//! * SP-3 before the first cut of a recovery no binding names a place, and no table on the device one that the recovery has written: what it
+//!   replaces of its own is free at once. A recovery with a small cache may write a leaf many times, and has no checkpoint in between.
 //! * BT-7 a node that is in a version being written keeps its id to itself until that checkpoint is durable.
 //!
 //! Lock order: `live`, then the allocator's mutex. No I/O is done under either.
@@ -43,6 +45,8 @@ struct Live {
     free: Vec<NodeId>,
     /// Ids that were freed since the last cut.
     freed: Vec<NodeId>,
+    /// The least generation that is written from the opening to its first cut (SP-3); none is, behind that.
+    recovered_from: u64,
 }
 
 /// The table as it was at a cut, on its way to the device.
@@ -67,7 +71,12 @@ pub(crate) struct Pages(pub(super) Vec<Arc<TablePage>>);
 impl BlockTable {
     /// The table of a new volume.
     pub fn new(volume: VolumeId, allocator: Arc<Allocator>) -> Self {
-        Self::from_stored(volume, allocator, Stored::default(), 1)
+        Self::from_stored(
+            volume,
+            allocator,
+            Stored::default(),
+            Next { node: NodeId(1), generation: u64::MAX },
+        )
     }
 
     /// Reads the table of a volume and reserves, in an allocator that is all free, what its nodes and pages
@@ -83,14 +92,15 @@ impl BlockTable {
         next: Next,
     ) -> Result<Self> {
         let stored = table_store::load(volume, &allocator, device, root, next)?;
-        Ok(Self::from_stored(volume, allocator, stored, next.node.0))
+        Ok(Self::from_stored(volume, allocator, stored, next))
     }
 
-    fn from_stored(volume: VolumeId, allocator: Arc<Allocator>, stored: Stored, next: u64) -> Self {
+    fn from_stored(volume: VolumeId, allocator: Arc<Allocator>, stored: Stored, next: Next) -> Self {
+        let (next, recovered_from) = (next.node.0, next.generation);
         let pages = stored.pages.clone();
         // The last is taken first: low ids are used again first.
         let free = (1..next).rev().map(NodeId).filter(|id| pages.get(*id).is_none()).collect();
-        let live = RwLock::new(Live { pages, next, free, freed: Vec::new() });
+        let live = RwLock::new(Live { pages, next, free, freed: Vec::new(), recovered_from });
         Self { volume, allocator, live, stored: Mutex::new(stored) }
     }
 
@@ -179,7 +189,7 @@ impl BlockTable {
         let entry =
             live.pages.slot(self.volume, id).as_mut().expect("a node that is written is in the table");
         let old = move_to(entry, place);
-        self.free_later(&old);
+        self.free(&live, &old);
     }
 
     /// Records where the image that a node had at a cut was written. The live table takes the place over,
@@ -204,7 +214,7 @@ impl BlockTable {
             match live.pages.slot(self.volume, id) {
                 Some(entry) if entry.generation == generation => drop(move_to(entry, place)),
                 // Whoever replaced the old place in the live table has freed it.
-                _ => return self.free_later(place),
+                _ => return self.free(&live, place),
             }
         }
         for extent in old.extents.iter().chain(&old.second_copy) {
@@ -221,12 +231,17 @@ impl BlockTable {
         let mut live = self.live.write();
         let entry = live.pages.slot(self.volume, id).take().expect("BT-4: a node is removed once");
         live.freed.push(id);
-        self.free_later(&entry);
+        self.free(&live, &entry);
     }
 
-    fn free_later(&self, entry: &BlockEntry) {
-        for extent in entry.extents.iter().chain(&entry.second_copy) {
-            self.allocator.free_later(*extent);
+    /// Frees the place of an image in the current interval, or at once (SP-3).
+    fn free(&self, live: &Live, image: &BlockEntry) {
+        for extent in image.extents.iter().chain(&image.second_copy) {
+            if image.generation >= live.recovered_from {
+                self.allocator.give_back(*extent);
+            } else {
+                self.allocator.free_later(*extent);
+            }
         }
     }
 
@@ -235,6 +250,7 @@ impl BlockTable {
     pub fn snapshot(&self) -> Version {
         let mut live = self.live.write();
         let interval = self.allocator.cut();
+        live.recovered_from = u64::MAX;
         let freed = std::mem::take(&mut live.freed);
         Version { pages: live.pages.clone(), next: live.next, freed, interval }
     }
