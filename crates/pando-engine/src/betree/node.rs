@@ -65,7 +65,7 @@ pub(crate) struct Node {
     pub(crate) counted: usize,
     /// Bytes of dirty nodes on the device that the cache has counted for it.
     pub(crate) counted_dirty: usize,
-    /// True once no tree leads to it any more.
+    /// True once no tree leads to it any more, or it has left the cache.
     pub(crate) dropped: bool,
 }
 
