@@ -3,6 +3,7 @@
 //! The engine sees only [`Device`]. Everything here moves whole 4 KiB blocks at 4 KiB aligned offsets.
 
 pub mod buffer;
+mod complaint;
 pub mod device;
 mod discard;
 pub mod file;
@@ -19,6 +20,7 @@ mod transfer;
 mod uring;
 
 pub use buffer::Buffer;
+pub use complaint::complain;
 pub use device::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest};
 pub use file::{Access, Backend, FileDevice};
 pub use memory::MemoryDevice;

@@ -13,6 +13,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::complaint::complain;
 use crate::transfer::{Failure, Memory, Transfer};
 
 /// Requests in flight in one ring.
@@ -112,7 +113,7 @@ impl Ring {
                 || error.kind() == ErrorKind::Interrupted;
             if !is_passing {
                 // UR-1: requests are in flight, so their memory must not be given back, not even by a panic.
-                eprintln!("pando: io_uring_enter failed with requests in flight: {error}");
+                complain(format_args!("io_uring_enter failed with requests in flight: {error}"));
                 std::process::abort();
             }
         }

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pando_device::Device;
+use pando_device::{Device, complain};
 use pando_format::{Compression, Lsn, NodeId, Superblock, Tree, VolumeId};
 use parking_lot::{Mutex, RwLock};
 
@@ -197,7 +197,7 @@ impl Volume {
             Ok(node) => node,
             // Its mark in the block table stays, and its space is lost until the volume is repaired.
             Err(error) if error.is_unreadable() => {
-                eprintln!("pando: space behind a damaged node cannot be reclaimed: {error}");
+                complain(format_args!("space behind a damaged node cannot be reclaimed: {error}"));
                 return Ok(true);
             }
             Err(error) => {
@@ -252,7 +252,7 @@ impl Volume {
         let mut failure = self.failure.lock();
         let why = failure.get_or_insert_with(|| {
             let why = cause.to_string();
-            eprintln!("pando: the volume takes no changes any more: {why}");
+            complain(format_args!("the volume takes no changes any more: {why}"));
             why
         });
         let why = why.clone();

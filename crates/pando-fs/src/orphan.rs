@@ -234,7 +234,9 @@ impl FileSystem {
                     Ok(record) => record,
                     // Where its data lie nobody knows. It is left to the check.
                     Err(error) => {
-                        eprintln!("pando: a file that was unlinked cannot be deleted: {error}");
+                        pando_device::complain(format_args!(
+                            "a file that was unlinked cannot be deleted: {error}"
+                        ));
                         continue;
                     }
                 };

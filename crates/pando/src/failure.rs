@@ -4,8 +4,8 @@
 //! `main` prints it once, behind `pando: `, and chooses the exit status.
 
 use std::fmt;
-use std::io::Write;
 
+pub use pando_device::complain;
 use rustix::io::Errno;
 
 /// Results of commands.
@@ -121,11 +121,6 @@ impl From<Failure> for Trouble {
     fn from(failure: Failure) -> Self {
         Self::Everywhere(failure)
     }
-}
-
-/// Prints a sentence on standard error. If nobody can read it there, nobody can be told.
-pub fn complain(sentence: impl fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "pando: {sentence}");
 }
 
 /// An error number as the C library words it, in the middle of a sentence: no capital, no number.

@@ -1,5 +1,5 @@
-//! Rules about the source that no compiler checks: size of files, nothing unfinished, `unsafe` where it may stand, and
-//! ARCHITECTURE.md naming what exists and nothing else.
+//! Rules about the source that no compiler checks: size of files, nothing unfinished, no output that may panic, `unsafe` where it may
+//! stand, and ARCHITECTURE.md naming what exists and nothing else.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,13 @@ const UNSAFE_FOLDERS: [(&str, &str); 1] = [("pando-fuse", "crates/pando-fuse/src
 const UNFINISHED: [&str; 4] =
     [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("#[", "ignore"), concat!("FIX", "ME")];
 
+/// Macros that panic if the output cannot be written, which must end no daemon and no command: `pando_device::complain` prints an
+/// error, `output.rs` of `pando` what was asked for. Split, so that this file passes its own rule.
+const PRINTING: [&str; 3] = [concat!("print", "!("), concat!("println", "!("), concat!("dbg", "!(")];
+
+/// Crates of programs that may end so.
+const PRINTING_CRATES: [&str; 2] = ["pando-bench", "xtask"];
+
 /// Runs every rule on the source tree of this workspace.
 pub fn run() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -28,9 +35,10 @@ pub fn run() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let rules: [(&str, Vec<String>); 5] = [
+    let rules: [(&str, Vec<String>); 6] = [
         ("file-length", long_files(&sources)),
         ("nothing-unfinished", unfinished(&sources)),
+        ("output-without-panic", printing(&sources)),
         ("module-heads", headless_modules(&sources)),
         ("unsafe-forbidden", unsafe_allowed(&sources)),
         ("architecture", untrue_architecture(&sources)),
@@ -133,6 +141,26 @@ fn unfinished(sources: &Sources) -> Vec<String> {
         for (number, line) in text.lines().enumerate() {
             if let Some(sign) = UNFINISHED.iter().find(|sign| line.contains(**sign)) {
                 problems.push(format!("{}:{}: {sign}", path.display(), number + 1));
+            }
+        }
+    }
+    problems
+}
+
+/// Tests and examples may print as they like.
+fn printing(sources: &Sources) -> Vec<String> {
+    let mut problems = Vec::new();
+    for name in sources.crates.iter().filter(|name| !PRINTING_CRATES.contains(&name.as_str())) {
+        let source = Path::new("crates").join(name).join("src");
+        let is_test = |path: &Path| path.to_string_lossy().ends_with("tests.rs");
+        for (path, text) in
+            sources.rust.iter().filter(|(path, _)| path.starts_with(&source) && !is_test(path))
+        {
+            let code = text.lines().take_while(|line| !line.starts_with("mod tests {"));
+            for (number, line) in code.enumerate() {
+                if let Some(sign) = PRINTING.iter().find(|sign| line.contains(**sign)) {
+                    problems.push(format!("{}:{}: {sign}", path.display(), number + 1));
+                }
             }
         }
     }
@@ -245,6 +273,16 @@ mod tests {
         assert_eq!(
             unfinished(&sources),
             [format!("crates/pando-engine/src/betree/flush.rs:2: {}", UNFINISHED[0])]
+        );
+    }
+
+    #[test]
+    fn output_that_may_panic_is_found_outside_tests() {
+        let mut sources = sources("");
+        sources.rust[0].1 = format!("//! Head.\nfn f() {{ e{}\"\") }}\nmod tests {{\n{0}\"\")", PRINTING[1]);
+        assert_eq!(
+            printing(&sources),
+            [format!("crates/pando-engine/src/betree/flush.rs:2: {}", PRINTING[1])]
         );
     }
 }

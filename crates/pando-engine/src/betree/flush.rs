@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use pando_device::complain;
 use pando_format::{KeyRange, NodeId, Tree};
 
 use super::interior::{Child, Lowered, lower};
@@ -174,7 +175,9 @@ impl Volume {
             return Err(error);
         }
         if self.damaged.lock().insert(id) {
-            eprintln!("pando: messages for a damaged part of the volume are kept where they are: {error}");
+            complain(format_args!(
+                "messages for a damaged part of the volume are kept where they are: {error}"
+            ));
         }
         Ok(())
     }
