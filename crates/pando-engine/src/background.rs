@@ -378,8 +378,10 @@ impl Volume {
         loop {
             {
                 let mut state = self.signals.state.lock();
+                // Who is woken in between for a burst waits for the rest alone.
+                let left = self.options.log_interval.saturating_sub(last_sync.elapsed());
                 if !state.log && !state.stop {
-                    self.signals.log.wait_for(&mut state, self.options.log_interval);
+                    self.signals.log.wait_for(&mut state, left.max(Duration::from_millis(1)));
                 }
                 if state.stop {
                     return;
