@@ -4,6 +4,7 @@
 
 pub mod buffer;
 mod complaint;
+pub mod descriptors;
 pub mod device;
 mod discard;
 pub mod file;

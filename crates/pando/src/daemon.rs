@@ -53,6 +53,8 @@ pub struct Service {
 /// later ones are logged too.
 pub fn serve(service: Service) -> Result<()> {
     memory::use_huge_pages();
+    // Of one in the foreground, whose descriptors are its caller's, the helper that reads files ahead gets none.
+    let _ = pando_device::descriptors::keep_from_programs();
     // A process that leads a group already, as under a shell, has nothing to detach from.
     if service.background {
         let _ = rustix::process::setsid();

@@ -224,6 +224,17 @@ fn a_daemon_in_the_foreground_unmounts_when_its_terminal_goes() {
     assert!(daemon.wait().unwrap().success());
 }
 
+/// The daemon kept what the shell that called it had open, and with it a lock, until the volume was unmounted.
+#[test]
+fn what_the_caller_has_open_is_not_kept_while_it_is_mounted() {
+    let Some(place) = Place::new("what_the_caller_has_open_is_not_kept_while_it_is_mounted") else { return };
+    // What is named by a descriptor is found all the same.
+    let script = "exec 8<volume 9>lock && flock 9 && \"$0\" mount /dev/fd/8 mnt && exec 9>&- && flock --nonblock lock true";
+    place.run(Path::new("sh"), &["-c", script, env!("CARGO_BIN_EXE_pando")]).expect_success();
+    assert!(place.is_mounted());
+    place.unmount();
+}
+
 #[test]
 fn refusals_are_one_sentence() {
     let Some(place) = Place::new("refusals_are_one_sentence") else { return };

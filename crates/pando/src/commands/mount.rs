@@ -1,11 +1,11 @@
 //! `pando mount`: starts the daemon and returns when the mount is usable.
 //!
-//! The daemon is this program started again, so that nothing is inherited but its standard streams: its standard
-//! output tells when the mount is usable, its standard error why it is not.
+//! The daemon is this program started again. It inherits nothing but its standard streams: its standard output tells when
+//! the mount is usable, its standard error why it is not.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Args;
@@ -144,7 +144,11 @@ fn start(args: &MountArgs) -> Result<Status> {
     if let Some(bytes) = args.cache {
         command.arg("--cache").arg(bytes.to_string());
     }
-    command.arg("--").arg(&args.volume).arg(&args.mountpoint);
+    // A name such as /dev/fd/3 means nothing to the daemon, which has not what is open here. What is not there it says.
+    let found = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    command.arg("--").arg(found(&args.volume)).arg(found(&args.mountpoint));
+    // Without /proc on an old kernel they are inherited, and the mount is as good.
+    let _ = pando_device::descriptors::keep_from_programs();
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut daemon = command
         .spawn()
