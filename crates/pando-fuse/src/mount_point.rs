@@ -298,15 +298,16 @@ fn unmount_with(mountpoint: &Path, lazy: bool, force: bool) -> Result<(), MountE
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy { path: mountpoint.to_owned() }),
         Err(Errno::PERM) => unmount_through_helper(mountpoint, lazy),
-        Err(errno) => Err(MountError::Refused {
-            action: "unmount",
-            path: mountpoint.to_owned(),
-            why: match errno {
-                Errno::INVAL => "nothing is mounted there".into(),
-                other => words(&other.into()),
-            },
-        }),
+        Err(Errno::INVAL) => {
+            Err(refuse_to_unmount(mountpoint, &io::Error::other("nothing is mounted there")))
+        }
+        Err(errno) => Err(refuse_to_unmount(mountpoint, &errno.into())),
     }
+}
+
+/// Why what is mounted there was not unmounted.
+pub(crate) fn refuse_to_unmount(mountpoint: &Path, error: &io::Error) -> MountError {
+    MountError::Refused { action: "unmount", path: mountpoint.to_owned(), why: words(error) }
 }
 
 fn unmount_through_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {

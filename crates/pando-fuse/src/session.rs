@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, Weak};
 
 use pando_fs::Operations;
 
@@ -103,6 +103,8 @@ impl MountOptions {
 
 /// A file system that is mounted and waits for [`Session::run`]. Dropping it unmounts.
 pub struct Session {
+    /// Goes first: without a device it would not know whether there is something to unmount.
+    guard: UnmountGuard,
     server: Server,
     /// One a receiving thread.
     devices: Vec<Arc<Device>>,
@@ -112,7 +114,6 @@ pub struct Session {
     yielding: Option<Yielding>,
     files_ahead: Option<PathBuf>,
     report: Report,
-    guard: UnmountGuard,
 }
 
 /// What it takes for requests to come over io_uring.
@@ -137,11 +138,16 @@ impl Drop for UnmountGuard {
     }
 }
 
-/// Unmounts a session, from any thread.
+/// Unmounts a session, from any thread, wherever it is mounted by then: a directory above it may have been renamed, and it may have been bound
+/// to other places.
+///
+/// What is mounted is known by its device number. The kernel gives that to the next mount as soon as it has let go of the file system, so the
+/// connection is asked first whether it has.
 #[derive(Debug, Clone)]
 pub struct Unmounter {
     mountpoint: PathBuf,
     device: String,
+    connection: Weak<Device>,
 }
 
 impl Session {
@@ -187,15 +193,16 @@ impl Session {
         }
         let dispatcher = Dispatcher::new(fs, WAITERS_MAX, options.report.clone());
         let interest = options.names_alone.then(Arc::default);
+        let connection = Arc::downgrade(&device);
         let server = Server::new(dispatcher, agreement, device, interest);
         let entry = mount_point::just_mounted_at(&mountpoint)?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
-        let unmounter = Unmounter { mountpoint, device: entry.device };
+        let unmounter = Unmounter { mountpoint, device: entry.device, connection };
         let yields = options.yielding && rings.is_some() && Yielding::is_possible();
         let yielding = yields.then(Yielding::default);
         let (report, files_ahead) = (options.report.clone(), options.files_ahead.clone());
         let guard = UnmountGuard { unmounter, armed: true };
-        Ok(Self { server, devices, rings, yielding, files_ahead, report, guard })
+        Ok(Self { guard, server, devices, rings, yielding, files_ahead, report })
     }
 
     /// What unmounts it, also while it runs.
@@ -221,7 +228,7 @@ impl Session {
         let Self { mut server, devices, rings, yielding, files_ahead, report, mut guard } = self;
         if let Some(program) = files_ahead {
             // It only makes things faster.
-            let Unmounter { mountpoint, device } = &guard.unmounter;
+            let Unmounter { mountpoint, device, .. } = &guard.unmounter;
             server.files_ahead = FilesAhead::start(&program, mountpoint, device).ok();
         }
         let served = serve_all(&server, &devices, rings.as_ref(), yielding.as_ref(), &report);
@@ -317,7 +324,7 @@ fn serve_all(
 }
 
 impl Unmounter {
-    /// The absolute path it is mounted at.
+    /// The absolute path it was mounted at.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
@@ -327,18 +334,56 @@ impl Unmounter {
         &self.device
     }
 
-    /// True if it is still mounted there, as far as this process sees.
-    pub fn is_mounted(&self) -> bool {
-        let entry = mount_point::mounted_at(&self.mountpoint);
-        entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.device == self.device))
+    /// Where it is mounted now, as far as this process sees, in the order of mounting.
+    pub fn mountpoints(&self) -> io::Result<Vec<PathBuf>> {
+        if !self.connection.upgrade().is_some_and(|device| device.has_file_system()) {
+            return Ok(Vec::new());
+        }
+        let mut mounted = mount_point::mounted()?;
+        mounted.retain(|entry| entry.device == self.device);
+        Ok(mounted.into_iter().map(|entry| entry.mountpoint).collect())
     }
 
-    /// Unmounts it if it is still there; nothing else that has taken its place is touched. `lazy` lets its users
-    /// finish; without it a mount in use is [`MountError::Busy`].
-    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
-        match mount_point::mounted_at(&self.mountpoint) {
-            Ok(Some(entry)) if entry.device == self.device => mount_point::unmount(&self.mountpoint, lazy),
-            _ => Ok(()),
+    /// True if it is still mounted somewhere, as far as this process sees, or may be.
+    pub fn is_mounted(&self) -> bool {
+        self.mountpoints().map_or(true, |mountpoints| !mountpoints.is_empty())
+    }
+
+    /// Unmounts it wherever it is mounted; false if it was nowhere. Nothing else is touched. `lazy` lets its users
+    /// finish; without it a mount in use is [`MountError::Busy`]. The first error is returned when the other places are done.
+    pub fn unmount(&self, lazy: bool) -> Result<bool, MountError> {
+        let mut result = Ok(false);
+        let mut failed = Vec::new();
+        // One unmount may take others along, where mounts are shared or lie in each other: the list is read again each time, from its end.
+        while let Some(mountpoint) = self.mountpoints_but(&failed)?.pop() {
+            let unmounted = self.unmount_at(&mountpoint, lazy);
+            if unmounted.is_err() {
+                failed.push(mountpoint);
+            }
+            result = result.and(unmounted);
+        }
+        // Who has unmounted it at the same time is as good.
+        if result.is_err() && !self.is_mounted() { Ok(true) } else { result }
+    }
+
+    fn mountpoints_but(&self, failed: &[PathBuf]) -> Result<Vec<PathBuf>, MountError> {
+        let mut mountpoints =
+            self.mountpoints().map_err(|error| mount_point::refuse_to_unmount(&self.mountpoint, &error))?;
+        mountpoints.retain(|mountpoint| !failed.contains(mountpoint));
+        Ok(mountpoints)
+    }
+
+    /// Unmounts it at one of its places.
+    fn unmount_at(&self, mountpoint: &Path, lazy: bool) -> Result<bool, MountError> {
+        match mount_point::mounted_at(mountpoint) {
+            Ok(Some(entry)) if entry.device == self.device => {
+                mount_point::unmount(mountpoint, lazy).map(|()| true)
+            }
+            Ok(_) => {
+                let covered = io::Error::other("something else is mounted over it");
+                Err(mount_point::refuse_to_unmount(mountpoint, &covered))
+            }
+            Err(error) => Err(mount_point::refuse_to_unmount(mountpoint, &error)),
         }
     }
 }

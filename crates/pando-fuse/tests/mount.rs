@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
@@ -16,11 +16,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use common::memory_fs::MemoryFs;
 use common::mounted::{Mounted, with_fuse};
-use pando_fuse::{MountError, Transport, VfsOption, mount_point};
+use pando_fuse::{MountError, MountOptions, Session, Transport, VfsOption, mount_point};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::Uid;
 use rustix::thread::CpuSet;
+use tempfile::TempDir;
 
 /// Waits for what the kernel does in its own time, such as forgetting; the test's time-out ends a vain wait. Unmounting
 /// would not hurry it: the kernel drops what it has not sent by then.
@@ -451,6 +452,25 @@ fn a_lone_caller_is_synced_by_the_thread_of_its_core() {
         assert!(synced_by_core() < 10, "its core has two callers");
         drop(file);
         mounted.unmount();
+    });
+}
+
+/// The kernel gives the number to the next mount at once, unless another test is faster.
+#[test]
+fn an_unmounter_touches_no_later_mount_with_its_device_number() {
+    with_fuse("an_unmounter_touches_no_later_mount_with_its_device_number", || {
+        let directory = TempDir::new().unwrap();
+        let mut options = MountOptions::new(PathBuf::from("/dev/earlier"));
+        options.transport = Transport::Device;
+        let earlier = Session::mount(Arc::new(MemoryFs::new()), directory.path(), &options).unwrap();
+        assert!(earlier.unmounter().is_mounted());
+        mount_point::unmount(directory.path(), false).unwrap();
+        let later = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        assert!(!earlier.unmounter().is_mounted());
+        assert!(!earlier.unmounter().unmount(true).unwrap());
+        drop(earlier);
+        assert!(later.unmounter().is_mounted());
+        later.unmount();
     });
 }
 

@@ -1,7 +1,7 @@
 //! The process that serves a mounted volume: from opening the volume to its last checkpoint.
 //!
 //! It ends when the volume is unmounted, by whomever: `pando umount`, umount(8), fusermount3, or itself on SIGTERM,
-//! SIGINT or SIGHUP. Killed without warning it loses what a crash loses, and the next mount recovers.
+//! SIGINT or SIGHUP, wherever it is mounted by then. Killed without warning it loses what a crash loses, and the next mount recovers.
 
 mod control_server;
 mod log;
@@ -302,8 +302,8 @@ fn answer(
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP, which the end of a terminal sends, unmount. If the mount is in use it leaves the tree at once and lives on for its users; a second
-/// signal makes everything durable and ends the process under them.
+/// SIGTERM, SIGINT and SIGHUP, which the end of a terminal sends, unmount, wherever it is mounted by then. If the mount is in use it leaves
+/// the tree at once and lives on for its users; a second signal makes everything durable and ends the process under them.
 fn stop_on_signals(unmounter: Unmounter, answerer: Arc<Answerer>, log: Arc<Log>) -> Result<()> {
     let failed = |error: std::io::Error| Failure::new(format!("cannot receive signals: {}", io_text(&error)));
     let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
@@ -318,7 +318,7 @@ fn stop_on_signals(unmounter: Unmounter, answerer: Arc<Answerer>, log: Arc<Log>)
                 std::process::exit(1);
             }
             asked = true;
-            answerer.mounts.unmount();
+            answerer.mounts.unmount(&log);
             let result = match unmounter.unmount(false) {
                 Err(MountError::Busy { path }) => {
                     log.error(&format!("{} is in use; it is unmounted for everyone else", path.display()));
@@ -326,8 +326,13 @@ fn stop_on_signals(unmounter: Unmounter, answerer: Arc<Answerer>, log: Arc<Log>)
                 }
                 result => result,
             };
-            if let Err(error) = result {
-                log.error(&error.to_string());
+            match result {
+                Ok(true) => {}
+                Ok(false) => log.error(&format!(
+                    "told to end, but {} is mounted nowhere in this mount namespace; it is closed when nobody uses it any more",
+                    answerer.volume.display()
+                )),
+                Err(error) => log.error(&error.to_string()),
             }
         }
     };

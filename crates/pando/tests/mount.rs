@@ -6,11 +6,11 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::SeekFrom;
@@ -62,8 +62,35 @@ impl Place {
         self.pando(&["mount", "volume", "mnt"]).expect_success();
     }
 
+    /// Mounts with a daemon that writes to standard error what it has to say.
+    fn mount_in_foreground(&self, stderr: Stdio) -> Child {
+        self.mount_by(env!("CARGO_BIN_EXE_pando"), &[], stderr)
+    }
+
+    /// The same through another program.
+    fn mount_by(&self, program: &str, arguments: &[&str], stderr: Stdio) -> Child {
+        let mut command = Command::new(program);
+        command.args(arguments).args(["mount", "--foreground", "volume", "mnt"]);
+        let daemon = command.current_dir(self.directory.path()).stderr(stderr).spawn().unwrap();
+        let started = Instant::now();
+        while !self.is_mounted() {
+            assert!(started.elapsed() < TIME_OUT, "the mount does not come");
+            std::thread::yield_now();
+        }
+        // It answers behind what catches signals.
+        fs::write(self.file(), "kept").unwrap();
+        daemon
+    }
+
     fn unmount(&self) {
         self.pando(&["umount", "mnt"]).expect_success();
+    }
+
+    /// All that is mounted in its directory.
+    fn mountpoints(&self) -> Vec<PathBuf> {
+        let directory = self.directory.path().canonicalize().unwrap();
+        let mounted = pando_fuse::mount_point::mounted().unwrap().into_iter();
+        mounted.map(|entry| entry.mountpoint).filter(|path| path.starts_with(&directory)).collect()
     }
 
     fn is_mounted(&self) -> bool {
@@ -72,7 +99,11 @@ impl Place {
 
     /// The process that serves the mount.
     fn daemon(&self) -> Pid {
-        let entry = pando_fuse::mount_point::mounted_at(&self.mountpoint()).unwrap().unwrap();
+        self.daemon_of(&self.mountpoint())
+    }
+
+    fn daemon_of(&self, mountpoint: &Path) -> Pid {
+        let entry = pando_fuse::mount_point::mounted_at(mountpoint).unwrap().unwrap();
         let socket = format!("/run/pando/{}.socket", entry.device.replace(':', "-"));
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.write_all(b"{\"request\":\"info\"}\n").unwrap();
@@ -93,17 +124,31 @@ impl Place {
     }
 }
 
-/// Waits for the end of a daemon.
-fn wait_for(process: &OwnedFd) {
-    let mut ended = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+/// Waits for the end of a daemon, or for what it says.
+fn wait_for(daemon: impl AsFd) {
+    let mut ended = [rustix::event::PollFd::new(&daemon, rustix::event::PollFlags::IN)];
     let time_out = rustix::event::Timespec { tv_sec: TIME_OUT.as_secs() as i64, tv_nsec: 0 };
-    assert_eq!(rustix::event::poll(&mut ended, Some(&time_out)), Ok(1), "the daemon lives on");
+    assert_eq!(
+        rustix::event::poll(&mut ended, Some(&time_out)),
+        Ok(1),
+        "the daemon lives on, and says nothing"
+    );
+}
+
+/// Tells a daemon in the foreground to end, and returns what it answers.
+fn stop(daemon: &mut Child) -> String {
+    rustix::process::kill_process(Pid::from_child(daemon), Signal::TERM).unwrap();
+    let stderr = daemon.stderr.take().unwrap();
+    wait_for(&stderr);
+    let mut said = String::new();
+    BufReader::new(stderr).read_line(&mut said).unwrap();
+    said
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        while self.is_mounted() {
-            if pando_fuse::mount_point::unmount(&self.mountpoint(), true).is_err() {
+        while let Some(mountpoint) = self.mountpoints().pop() {
+            if pando_fuse::mount_point::unmount(&mountpoint, true).is_err() {
                 break;
             }
         }
@@ -193,31 +238,91 @@ fn signals_unmount() {
     }
 }
 
+/// The daemon looked for its mount at the path where it had been mounted, and did nothing.
+#[test]
+fn a_signal_unmounts_what_was_moved_with_its_directory_and_what_is_bound_elsewhere() {
+    let test = "a_signal_unmounts_what_was_moved_with_its_directory_and_what_is_bound_elsewhere";
+    let Some(place) = Place::new(test) else { return };
+    let [before, after, bound] = ["before", "after", "bound"].map(|name| place.directory.path().join(name));
+    fs::create_dir_all(before.join("inner")).unwrap();
+    fs::create_dir(&bound).unwrap();
+    place.pando(&["mount", "volume", "before/inner"]).expect_success();
+    fs::write(before.join("inner/file"), "kept").unwrap();
+    fs::rename(&before, &after).unwrap();
+    rustix::mount::mount_bind(after.join("inner"), &bound).unwrap();
+    place.signal(place.daemon_of(&after.join("inner")), Signal::TERM, true);
+    assert!(place.mountpoints().is_empty());
+    place.mount();
+    assert_eq!(fs::read_to_string(place.file()).unwrap(), "kept");
+    place.unmount();
+}
+
+/// What is mounted over the volume belongs to somebody else.
+#[test]
+fn a_signal_unmounts_nothing_that_was_mounted_over_the_volume() {
+    let Some(place) = Place::new("a_signal_unmounts_nothing_that_was_mounted_over_the_volume") else {
+        return;
+    };
+    let mut daemon = place.mount_in_foreground(Stdio::piped());
+    let [covering, bound] = ["covering", "bound"].map(|name| place.directory.path().join(name));
+    fs::create_dir(&bound).unwrap();
+    fs::create_dir(&covering).unwrap();
+    rustix::mount::mount_bind(place.mountpoint(), &bound).unwrap();
+    rustix::mount::mount_bind(&covering, place.mountpoint()).unwrap();
+    let said = stop(&mut daemon);
+    assert!(said.contains("something else is mounted over it"), "{said}");
+    assert_eq!(place.mountpoints(), [place.mountpoint()], "only the other place is unmounted");
+    assert!(!place.is_mounted(), "what was mounted over it is there no more");
+    pando_fuse::mount_point::unmount(&place.mountpoint(), false).unwrap();
+    place.unmount();
+    assert!(daemon.wait().unwrap().success());
+}
+
+#[test]
+fn a_signal_that_finds_nothing_to_unmount_is_answered_in_the_log() {
+    let Some(place) = Place::new("a_signal_that_finds_nothing_to_unmount_is_answered_in_the_log") else {
+        return;
+    };
+    let mut daemon = place.mount_in_foreground(Stdio::piped());
+    let file = File::open(place.file()).unwrap();
+    pando_fuse::mount_point::unmount(&place.mountpoint(), true).unwrap();
+    let said = stop(&mut daemon);
+    assert!(said.contains("mounted nowhere"), "{said}");
+    drop(file);
+    assert!(daemon.wait().unwrap().success());
+}
+
+/// The volume was taken for unmounted, and whoever unmounted the snapshot waited for its end.
+#[test]
+fn a_snapshot_is_unmounted_while_its_volume_is_mounted_elsewhere() {
+    let Some(place) = Place::new("a_snapshot_is_unmounted_while_its_volume_is_mounted_elsewhere") else {
+        return;
+    };
+    place.mount();
+    let [bound, snapshot] = ["bound", "snapshot"].map(|name| place.directory.path().join(name));
+    fs::create_dir(&bound).unwrap();
+    fs::create_dir(&snapshot).unwrap();
+    place.pando(&["snapshot", "create", "mnt", "taken"]).expect_success();
+    place.pando(&["mount", "-o", "snapshot=taken", "volume", "snapshot"]).expect_success();
+    rustix::mount::mount_bind(place.mountpoint(), &bound).unwrap();
+    pando_fuse::mount_point::unmount(&place.mountpoint(), false).unwrap();
+    place.pando(&["umount", "snapshot"]).expect_success();
+    assert_eq!(place.mountpoints(), [bound]);
+    place.pando(&["umount", "bound"]).expect_success();
+}
+
 /// The end of a terminal killed a daemon in the foreground, and what was not synced was lost.
 #[test]
 fn a_daemon_in_the_foreground_unmounts_when_its_terminal_goes() {
     let Some(place) = Place::new("a_daemon_in_the_foreground_unmounts_when_its_terminal_goes") else {
         return;
     };
-    let mount = |program: &str, arguments: &[&str]| {
-        let mut command = Command::new(program);
-        command.args(arguments).args(["mount", "--foreground", "volume", "mnt"]);
-        let daemon = command.current_dir(place.directory.path()).stderr(Stdio::null()).spawn().unwrap();
-        let started = Instant::now();
-        while !place.is_mounted() {
-            assert!(started.elapsed() < TIME_OUT, "the mount does not come");
-            std::thread::yield_now();
-        }
-        // It answers behind what catches signals.
-        fs::write(place.file(), "kept").unwrap();
-        daemon
-    };
-    let mut daemon = mount(env!("CARGO_BIN_EXE_pando"), &[]);
+    let mut daemon = place.mount_in_foreground(Stdio::null());
     place.signal(place.daemon(), Signal::HUP, true);
     assert!(daemon.wait().unwrap().success());
     assert!(!place.is_mounted());
     // Who was told to outlive it does.
-    let mut daemon = mount("nohup", &[env!("CARGO_BIN_EXE_pando")]);
+    let mut daemon = place.mount_by("nohup", &[env!("CARGO_BIN_EXE_pando")], Stdio::null());
     place.signal(place.daemon(), Signal::HUP, false);
     assert_eq!(fs::read_to_string(place.file()).unwrap(), "kept");
     place.unmount();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pando_fs::operations::ROOT;
 use rustix::io::Errno;
 
 use super::ring::WayBack;
@@ -13,7 +14,7 @@ use super::{Reply, clone};
 use crate::negotiate::{Agreement, Wishes, negotiate};
 use crate::protocol::{
     Answer, Header, InitReply, InitRequest, Malformed, Operation, REQUEST_BYTES_MAX, answer_header,
-    fixed_bytes, opcode,
+    fixed_bytes, invalidate_attributes, opcode,
 };
 use crate::serve::Server;
 
@@ -116,6 +117,12 @@ impl Device {
     /// Tells the kernel something of our own. It fails only where the kernel does not know the inode, or is gone.
     pub(crate) fn notify(&self, message: &[u8]) {
         let _ = self.write(&[IoSlice::new(message)]);
+    }
+
+    /// Whether the kernel still has the file system: it finds the root of it, whose attributes it asks for anew next time. It does so also
+    /// when the connection was aborted, and nobody is waited for.
+    pub(crate) fn has_file_system(&self) -> bool {
+        self.write(&[IoSlice::new(&invalidate_attributes(ROOT.0))]) != Err(Errno::NOENT)
     }
 
     /// A message goes out whole or not at all.

@@ -49,20 +49,18 @@ impl SnapshotMounts {
     /// Where they are mounted. One that was just unmounted may still be on its way out.
     pub fn mountpoints(&self) -> Vec<PathBuf> {
         let unmounters = self.lock().unmounters.clone();
-        let mounted = unmounters.iter().filter(|(_, unmounter)| unmounter.is_mounted());
-        mounted.map(|(_, unmounter)| unmounter.mountpoint().to_owned()).collect()
+        unmounters.iter().flat_map(|(_, unmounter)| unmounter.mountpoints().unwrap_or_default()).collect()
     }
 
     /// Unmounts all; those that are in use live on for their users.
-    pub fn unmount(&self) {
+    pub fn unmount(&self, log: &Log) {
         let unmounters = {
             let mut state = self.lock();
             state.leaving = true;
             state.unmounters.clone()
         };
         for (_, unmounter) in unmounters {
-            // Who has unmounted it before us is as good.
-            let _ = unmounter.unmount(true);
+            unmount(&unmounter, log);
         }
     }
 
@@ -153,7 +151,7 @@ fn start(
         (number, state.leaving)
     };
     if leaving {
-        let _ = unmounter.unmount(true);
+        unmount(&unmounter, &log);
     }
     let run = {
         let answerer = answerer.clone();
@@ -170,6 +168,13 @@ fn start(
         answerer.mounts.lock().unmounters.retain(|(other, _)| *other != number);
         format!("no thread can be started: {}", io_text(&error))
     })
+}
+
+/// One that was unmounted already is as good.
+fn unmount(unmounter: &Unmounter, log: &Log) {
+    if let Err(error) = unmounter.unmount(true) {
+        log.error(&error.to_string());
+    }
 }
 
 /// The files of a snapshot; an error is the end of a sentence.
