@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use pando_device::complain;
 use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
 use parking_lot::Mutex;
 
@@ -234,9 +235,7 @@ impl FileSystem {
                     Ok(record) => record,
                     // Where its data lie nobody knows. It is left to the check.
                     Err(error) => {
-                        pando_device::complain(format_args!(
-                            "a file that was unlinked cannot be deleted: {error}"
-                        ));
+                        complain(format_args!("a file that was unlinked cannot be deleted: {error}"));
                         continue;
                     }
                 };
@@ -249,7 +248,7 @@ impl FileSystem {
                 match self.store.apply(batch) {
                     // No key can be as long as the record says; it is left to the check, too.
                     Err(Error::Engine(error @ pando_engine::Error::TooLarge { .. })) => {
-                        eprintln!("pando: a file that was unlinked cannot be deleted: {error}");
+                        complain(format_args!("a file that was unlinked cannot be deleted: {error}"));
                     }
                     done => drop(done?),
                 }
