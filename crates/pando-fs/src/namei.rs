@@ -19,7 +19,13 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if key::is_name(name) { Ok(()) } else { Err(Error::Invalid) }
 }
 
-/// Refuses what cannot be the name of something that is made, removed or renamed in the directory.
+/// Refuses what cannot be the name of something in the directory that is removed, or renamed.
+pub(crate) fn check_old_name(directory: &Inode, name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    if directory.number == ROOT && name == snapshot::NAME { Err(Error::NotPermitted) } else { Ok(()) }
+}
+
+/// Refuses what cannot be the name of something that comes to be in the directory.
 pub(crate) fn check_new_name(directory: &Inode, name: &[u8]) -> Result<()> {
     check_name(name)?;
     // Also in the root of a snapshot, which may become the root of the volume.

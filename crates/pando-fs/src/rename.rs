@@ -11,7 +11,7 @@ use pando_engine::{Batch, KeyRange, Tree};
 use crate::inode::{Inode, Place, States};
 use crate::link::{self, Found};
 use crate::locks::MutexGuard;
-use crate::namei::{check_new_name, name_key};
+use crate::namei::{check_new_name, check_old_name, name_key};
 use crate::names::Names;
 use crate::operations::{InodeNumber, RenameMode};
 use crate::schema::{Record, Timestamp, key, number};
@@ -91,8 +91,11 @@ impl FileSystem {
         mode: RenameMode,
     ) -> Result<()> {
         let (directory, new_directory) = (self.writable_inode(parent)?, self.writable_inode(new_parent)?);
-        check_new_name(&directory, name)?;
+        check_old_name(&directory, name)?;
         check_new_name(&new_directory, new_name)?;
+        if mode == RenameMode::Exchange {
+            check_new_name(&directory, name)?;
+        }
         if !directory.is_beside(&new_directory) {
             return Err(Error::OtherTree);
         }

@@ -38,7 +38,7 @@ impl FileSystem {
         let snapshot = self.snapshot(name)?;
         let record = self.snapshot_root(&snapshot)?;
         let root = self.inode(ROOT)?;
-        // A name that leads to the snapshots hides what a tree has under it, which could not be removed.
+        // A name that leads to the snapshots would hide what a tree has under it, which could not be removed then.
         let hidden = key::child_key(b"", snapshot::NAME);
         for key in [key::link_name_key(&hidden), hidden] {
             if self

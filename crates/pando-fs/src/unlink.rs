@@ -7,7 +7,7 @@ use pando_engine::{Batch, KeyRange, Tree};
 
 use crate::inode::{Inode, Place, States};
 use crate::link::{self, Found};
-use crate::namei::{check_new_name, name_key};
+use crate::namei::{check_old_name, name_key};
 use crate::operations::InodeNumber;
 use crate::rename::{BothNames, End};
 use crate::schema::{Record, Timestamp, key};
@@ -42,7 +42,7 @@ impl FileSystem {
         found: &mut Vec<Found<'a>>,
     ) -> Result<bool> {
         let epoch = self.namespace.read();
-        check_new_name(directory, name)?;
+        check_old_name(directory, name)?;
         let mut latest = {
             // Locked before the path is looked up, which the directory remembers: it may be removed meanwhile.
             let names = directory.names()?;

@@ -143,18 +143,25 @@ fn nothing_in_the_root_of_a_tree_is_called_like_the_directory_of_the_snapshots()
         refused(waiting(fs, |fs| fs.clone_tree(caller, &[], d, tree, b".snapshots")).map(drop));
         waiting(fs, |fs| fs.make_directory(caller, d, b".snapshots", 0o755)).unwrap();
     }
-    // One that was made before that was refused.
+    // One that was there before that was refused keeps the tree from coming back, and can be removed.
+    let was = volume.file(one, "was");
+    volume.fs.forget(was, 1);
     let root = key::snapshot_prefix(fs.snapshots().unwrap()[0].number.0);
-    let record = fs.engine().get(Tree::Metadata, &key::child_key(&key::child_path(&root, b"d"), b"f3"));
-    let hidden = key::child_key(&root, b".snapshots");
+    let [before, hidden] = [&b"was"[..], b".snapshots"].map(|name| key::child_key(&root, name));
+    let record = fs.engine().get(Tree::Metadata, &before).unwrap().unwrap();
     let mut batch = Batch::new();
-    batch.put(Tree::Metadata, hidden.clone(), record.unwrap().unwrap());
+    batch.delete(Tree::Metadata, before);
+    batch.put(Tree::Metadata, hidden, record);
     fs.engine().apply(batch).unwrap();
-    assert_eq!(waiting(fs, |fs| fs.roll_back(b"one")).map(drop), Err(Error::NotPermitted));
-    let mut batch = Batch::new();
-    batch.delete(Tree::Metadata, hidden);
-    fs.engine().apply(batch).unwrap();
-    waiting(fs, |fs| fs.roll_back(b"one")).map(drop).unwrap();
+    let volume = volume.after_crash();
+    let roll_back = || waiting(&*volume.fs, |fs| fs.roll_back(b"one")).map(drop);
+    assert_eq!(roll_back(), Err(Error::NotPermitted));
+    let one = volume.walk(".snapshots/one").unwrap();
+    let exchange =
+        waiting(&*volume.fs, |fs| fs.rename(one, b".snapshots", one, b"linked", RenameMode::Exchange));
+    assert_eq!(exchange, Err(Error::NotPermitted));
+    unlink(&volume, one, ".snapshots").unwrap();
+    roll_back().unwrap();
     volume.assert_clean();
 }
 

@@ -243,6 +243,12 @@ impl Leaf {
         slots.all(|slot| slot.part.get().is_some_and(|basement| basement.inside(range).next().is_none()))
     }
 
+    /// True if a key is in a basement in memory.
+    pub(crate) fn holds(&self, key: &[u8]) -> bool {
+        let slot = self.basements.get(self.index_of(key));
+        slot.and_then(|slot| slot.part.get()).is_some_and(|basement| basement.get(key).is_some())
+    }
+
     /// Number of keys.
     pub(crate) fn entries(&self) -> usize {
         self.basements.iter().map(|slot| slot.entries as usize).sum()

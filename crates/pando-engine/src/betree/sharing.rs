@@ -21,6 +21,13 @@ use super::node::{Body, Node, NodeRef};
 use crate::volume::Volume;
 use crate::{Error, Result};
 
+/// What gains names before what loses some. A copy names what the node that it was copied from names: messages on the straight path, who look at
+/// the marks of the nodes on their way without the locks that are held here, must not find that node alone and what is below it not yet shared.
+fn in_order(changes: BTreeMap<NodeId, i64>) -> impl Iterator<Item = (NodeId, i64)> {
+    let (gain, lose): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, change)| *change > 0);
+    gain.into_iter().chain(lose.into_iter().filter(|(_, change)| *change < 0))
+}
+
 impl Volume {
     /// True if a node has more than one name (BT-5).
     pub(crate) fn is_shared(&self, id: NodeId) -> bool {
@@ -43,12 +50,12 @@ impl Volume {
         }
         // Maintenance, reclamation and clones settle at the same time: each count is read and written in one hold of this lock.
         let mut doomed = self.doomed.lock();
-        for (id, change) in changes.into_iter().filter(|(_, change)| *change != 0) {
+        for (id, change) in in_order(changes) {
             let references = i64::from(self.table.references(id)) + change;
             let references = u32::try_from(references).expect("BT-4: no more names go than there are");
             self.table.set_references(id, references, references == 0);
             if let Some(node) = self.cache.peek(id) {
-                node.shared.store(references > 1, Ordering::Relaxed);
+                node.shared.store(references > 1, Ordering::Release);
             }
             if references == 0 {
                 doomed.push(id);
@@ -139,4 +146,17 @@ impl Leaf {
 /// The error of a node that a shared way does not lead to as it should.
 pub(crate) fn lifts_too_much(node: &super::node::CachedNode) -> Error {
     Error::damaged_node(Some(node.tree), node.id, "an edge lifts more than its keys hold")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_gains_names_is_marked_before_what_loses_some() {
+        let changes = [(1, -1), (2, 1), (3, 0), (4, -2), (5, 2)];
+        let changes = changes.map(|(id, change)| (NodeId(id), change)).into();
+        let order: Vec<_> = in_order(changes).map(|(id, _)| id.0).collect();
+        assert_eq!(order, [2, 5, 1, 4]);
+    }
 }

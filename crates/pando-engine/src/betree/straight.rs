@@ -72,14 +72,17 @@ impl Volume {
             return 0;
         }
         let Some(node) = self.cache.peek(child.id) else { return 0 };
-        if node.shared.load(Ordering::Relaxed) {
+        if node.shared.load(Ordering::Acquire) {
             return 0;
         }
         if height > 1 {
             let Some(state) = node.state.try_read() else { return 0 };
             return match &state.body {
-                Body::Interior(interior) => self.go_straight(way, interior, state.height, lifted, count),
-                Body::Leaf(_) => 0,
+                Body::Interior(interior) if state.height + 1 == height => {
+                    self.go_straight(way, interior, state.height, lifted, count)
+                }
+                // Damage; whoever has to read what is behind it says so.
+                _ => 0,
             };
         }
         let Some(mut state) = node.state.try_write() else { return 0 };
@@ -168,7 +171,7 @@ impl Volume {
             return None;
         }
         let node = self.cache.peek(child.id)?;
-        if node.shared.load(Ordering::Relaxed) {
+        if node.shared.load(Ordering::Acquire) {
             return None;
         }
         let (below, prefix) = interior.bounds_below(index, own).ok()?;
@@ -176,6 +179,9 @@ impl Volume {
         if height > 1 {
             let state = node.state.try_read()?;
             let Body::Interior(interior) = &state.body else { return None };
+            if state.height + 1 != height {
+                return None;
+            }
             let (index, last) = interior.indexes_in(&range).into_inner();
             let buffer = interior.children[index].buffer.get()?;
             if index != last || !buffer.is_empty_in(&range) {

@@ -81,7 +81,7 @@ impl Binder for Volume {
             return Ok(Vec::new());
         }
         let targets = self.leaves_of(&runs);
-        let images = self.take_filled(&targets);
+        let images = self.take_filled(&targets, &runs);
         let mut bindings = Vec::new();
         let mut bind = |written: &[Written]| {
             note_all_places(&targets, &images, written, &mut runs);
@@ -213,12 +213,20 @@ impl Volume {
     }
 
     /// The images of those leaves of which the runs fill at least half.
-    fn take_filled<'a>(&self, targets: &'a BTreeMap<NodeId, Target>) -> Vec<(&'a Target, Image)> {
+    fn take_filled<'a>(
+        &self,
+        targets: &'a BTreeMap<NodeId, Target>,
+        runs: &[Run<'_>],
+    ) -> Vec<(&'a Target, Image)> {
         let mut images = Vec::new();
         for target in targets.values() {
             let mut state = target.node.state.write();
             let Body::Leaf(leaf) = &state.body else { continue };
-            let enough = target.blocks.len() * BLOCK_VALUE_LENGTH * 2 >= leaf.bytes();
+            let fills = |blocks: usize| blocks * BLOCK_VALUE_LENGTH * 2 >= leaf.bytes();
+            // What was deleted since is in no leaf.
+            let is_there =
+                |(run, block): &&(usize, usize)| leaf.holds(&runs[*run].key(*block)[target.lifted..]);
+            let enough = fills(target.blocks.len()) && fills(target.blocks.iter().filter(is_there).count());
             let free =
                 self.is_dirty_now(&state) && state.frozen.is_none() && !state.writing && !state.dropped;
             if enough && free {
