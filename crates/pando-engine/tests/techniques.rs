@@ -3,7 +3,7 @@
 mod common;
 
 use common::{assert_sound, formatted, get, manual, open};
-use pando_engine::{Batch, Engine, FormatOptions, Options, Tree};
+use pando_engine::{Batch, Engine, FormatOptions, KeyRange, Options, Tree};
 
 /// Long enough to be left out of the log.
 const RUN_BYTES: usize = 256 << 10;
@@ -33,6 +33,32 @@ fn bound(late_binding: bool) -> u64 {
 fn without_late_binding_large_writes_go_through_the_log() {
     assert_eq!(bound(true), 1);
     assert_eq!(bound(false), 0);
+}
+
+/// Its leaf was taken for one that they fill, and written for nothing.
+#[test]
+fn runs_that_were_deleted_before_the_log_is_written_are_bound_to_no_leaf() {
+    let device = formatted(64, &FormatOptions::default());
+    let engine = open(&device, manual());
+    let mut batch = Batch::new();
+    for number in 0..20u8 {
+        batch.put(Tree::Data, vec![number], vec![number; 4096]);
+    }
+    engine.apply(batch).unwrap();
+    let mut batch = Batch::new();
+    batch.put_run(Tree::Data, b"file".to_vec(), 0, vec![1; RUN_BYTES]);
+    engine.changing(0, || engine.apply(batch.clone())).unwrap();
+    let mut batch = Batch::new();
+    batch.delete_range(Tree::Data, KeyRange::prefix(b"file".to_vec()));
+    engine.changing(0, || engine.apply(batch.clone())).unwrap();
+    let before = engine.stats();
+    engine.sync().unwrap();
+    let after = engine.stats();
+    assert_eq!((after.runs_bound, after.binding_bytes), (before.runs_bound, before.binding_bytes));
+    drop(engine);
+    let engine = open(&device, manual());
+    assert_eq!(get(&engine, Tree::Data, &[7]), Some(vec![7; 4096]));
+    assert_sound(&engine);
 }
 
 /// Ranges moved by goto and by copy where 20 names move, and whether they are there afterwards and when the log is replayed.
