@@ -1,10 +1,13 @@
 //! A mounted file system: from mount to unmount.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, Weak};
+use std::time::{Duration, Instant};
 
 use pando_fs::Operations;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::dispatch::{Dispatcher, Report};
 use crate::files_ahead::FilesAhead;
@@ -21,6 +24,9 @@ const WAITERS_MAX: usize = 64;
 
 /// How far the kernel reads ahead of a sequential reader, in bytes, where we may say so.
 const READ_AHEAD_BYTES: u32 = 2 << 20;
+
+/// For so long an unmount by force may take that goes on behind the end of the connection; less than a second.
+const FORCED_UNMOUNT_MAX: Duration = Duration::from_millis(900);
 
 /// How requests come from the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -231,13 +237,22 @@ impl Session {
             let Unmounter { mountpoint, device, .. } = &guard.unmounter;
             server.files_ahead = FilesAhead::start(&program, mountpoint, device).ok();
         }
-        let served = serve_all(&server, &devices, rings.as_ref(), yielding.as_ref(), &report);
+        let mut served = serve_all(&server, &devices, rings.as_ref(), yielding.as_ref(), &report);
+        guard.armed = false;
+        let unmounter = &guard.unmounter;
+        if served.is_ok() && !unmounter.is_unmounted_soon() {
+            let why = "it was aborted by an unmount that failed, since the mount was in use";
+            served = Err(io::Error::new(io::ErrorKind::ConnectionAborted, why));
+        }
+        // Not behind what is still on the pool: until then others would meet a dead mount.
+        if served.is_err()
+            && let Err(error) = unmounter.unmount(true)
+        {
+            report(&error.to_string());
+        }
         // What is still on the pool is answered first.
         drop(server);
-        served?;
-        // Something else may be mounted there by now, even with the same device number.
-        guard.armed = false;
-        Ok(())
+        served
     }
 }
 
@@ -347,6 +362,23 @@ impl Unmounter {
     /// True if it is still mounted somewhere, as far as this process sees, or may be.
     pub fn is_mounted(&self) -> bool {
         self.mountpoints().map_or(true, |mountpoints| !mountpoints.is_empty())
+    }
+
+    /// Whether it is mounted nowhere, or will be before long. Who unmounts by force has the connection aborted first: it ends before the
+    /// kernel has unmounted, or has found the mount in use and leaves it there, dead.
+    fn is_unmounted_soon(&self) -> bool {
+        let end = Instant::now() + FORCED_UNMOUNT_MAX;
+        // It tells of changes since it was opened.
+        let changes = File::open("/proc/self/mountinfo");
+        while self.is_mounted() {
+            let (Ok(changes), Some(rest)) = (&changes, end.checked_duration_since(Instant::now())) else {
+                return false;
+            };
+            let rest = Timespec { tv_sec: 0, tv_nsec: rest.subsec_nanos().into() };
+            // Interrupted, it looks again.
+            let _ = poll(&mut [PollFd::new(changes, PollFlags::PRI)], Some(&rest));
+        }
+        true
     }
 
     /// Unmounts it wherever it is mounted; false if it was nowhere. Nothing else is touched. `lazy` lets its users

@@ -477,16 +477,46 @@ fn an_unmounter_touches_no_later_mount_with_its_device_number() {
 #[test]
 fn an_aborted_connection_is_an_error_and_leaves_no_mount() {
     with_fuse("an_aborted_connection_is_an_error_and_leaves_no_mount", || {
-        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        let mut mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
         let (_, minor) = mounted.unmounter().device().split_once(':').unwrap();
         let abort = format!("/sys/fs/fuse/connections/{minor}/abort");
         if let Err(error) = fs::write(&abort, "1") {
             eprintln!("SKIPPED an_aborted_connection_is_an_error_and_leaves_no_mount: {abort}: {error}");
             return;
         }
-        let unmounter = mounted.unmounter().clone();
         assert!(mounted.end().is_err());
-        assert_eq!(mount_point::mounted_at(unmounter.mountpoint()).unwrap(), None);
+        assert_eq!(mount_point::mounted_at(mounted.path()).unwrap(), None);
+    });
+}
+
+/// The kernel aborts the connection before it finds the mount in use. That was taken for an unmount, and a dead mount stayed.
+#[test]
+fn an_unmount_by_force_that_fails_is_an_error_and_leaves_no_mount() {
+    with_fuse("an_unmount_by_force_that_fails_is_an_error_and_leaves_no_mount", || {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!(
+                "SKIPPED an_unmount_by_force_that_fails_is_an_error_and_leaves_no_mount: only root has force"
+            );
+            return;
+        }
+        let mut mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        let inside = File::open(mounted.path()).unwrap();
+        let forced = mount_point::unmount_by_force(mounted.path(), false);
+        assert!(matches!(forced, Err(MountError::Busy { .. })));
+        assert_eq!(mounted.end().unwrap_err().kind(), ErrorKind::ConnectionAborted);
+        assert_eq!(mount_point::mounted_at(mounted.path()).unwrap(), None);
+        drop(inside);
+    });
+}
+
+#[test]
+fn an_unmount_by_force_of_what_nobody_uses_is_one() {
+    with_fuse("an_unmount_by_force_of_what_nobody_uses_is_one", || {
+        for _ in 0..100 {
+            let mut mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+            mount_point::unmount_by_force(mounted.path(), false).unwrap();
+            mounted.end().unwrap();
+        }
     });
 }
 

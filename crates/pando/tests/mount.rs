@@ -441,6 +441,26 @@ fn the_helper_unmounts_lazily_and_by_force_without_the_daemon() {
     assert!(!place.is_mounted());
 }
 
+/// The daemon ended as if it had been unmounted, and left a dead mount.
+#[test]
+fn an_unmount_by_force_that_fails_ends_the_daemon_with_an_error() {
+    let Some(place) = Place::new("an_unmount_by_force_that_fails_ends_the_daemon_with_an_error") else {
+        return;
+    };
+    let daemon = place.mount_in_foreground(Stdio::piped());
+    let file = File::open(place.file()).unwrap();
+    assert!(pando_fuse::mount_point::unmount_by_force(&place.mountpoint(), false).is_err());
+    let ended = daemon.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("the connection to the kernel broke: it was aborted"), "{said}");
+    assert!(!place.is_mounted());
+    drop(file);
+    place.mount();
+    assert_eq!(fs::read_to_string(place.file()).unwrap(), "kept");
+    place.unmount();
+}
+
 #[test]
 fn an_unmount_is_one_for_the_helper_though_the_daemon_cannot_be_reached() {
     let Some(place) = Place::new("an_unmount_is_one_for_the_helper_though_the_daemon_cannot_be_reached")

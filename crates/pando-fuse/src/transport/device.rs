@@ -130,7 +130,7 @@ impl Device {
         rustix::io::retry_on_intr(|| rustix::io::writev(&self.fd, slices)).map(drop)
     }
 
-    /// The next request into the buffer; `None` once it is unmounted.
+    /// The next request into the buffer; `None` once it is unmounted, or was aborted by who tried that by force.
     fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         loop {
             match rustix::io::read(&self.fd, &mut *buffer) {
@@ -150,8 +150,8 @@ impl AsRawFd for Device {
     }
 }
 
-/// Serves requests on this thread until the file system is unmounted. An error means that the connection broke or was
-/// aborted.
+/// Serves requests on this thread until the file system is unmounted, or somebody tries that by force. An error means that the connection
+/// broke or was aborted otherwise.
 pub(crate) fn receive(device: &Arc<Device>, server: &Server, forgets: Forgets<'_>) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut pace = Pace::default();

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pando_fs::Operations;
-use pando_fuse::{MountError, MountOptions, Session, Transport, Unmounter};
+use pando_fuse::{MountError, MountOptions, Session, Transport, Unmounter, mount_point};
 use tempfile::TempDir;
 
 /// No test takes this long unless something hangs.
@@ -54,7 +54,7 @@ impl Mounted {
     }
 
     /// Unmounts, and checks that the session ends well.
-    pub fn unmount(self) {
+    pub fn unmount(mut self) {
         // Another test of this process may be starting a program: until its exec, the child holds a copy of every open file,
         // those in this mount too. That passes; a mount that stays busy runs into the time-out of `with_fuse`.
         while let Err(error) = self.unmounter.unmount(false) {
@@ -65,7 +65,7 @@ impl Mounted {
     }
 
     /// Waits for the end of the session.
-    pub fn end(mut self) -> std::io::Result<()> {
+    pub fn end(&mut self) -> std::io::Result<()> {
         self.server.take().unwrap().join().unwrap()
     }
 }
@@ -74,6 +74,12 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         // The server is not joined: it serves until the failed test's own files are closed, which may be later.
         let _ = self.unmounter.unmount(true);
+        // A dead mount that a session has left.
+        while let Ok(Some(_)) = mount_point::mounted_at(self.path()) {
+            if mount_point::unmount(self.path(), true).is_err() {
+                break;
+            }
+        }
     }
 }
 
