@@ -17,7 +17,7 @@ use crate::convert::{self, caller};
 use crate::dispatch::Dispatcher;
 use crate::files_ahead::FilesAhead;
 use crate::interest::Interest;
-use crate::ioctl::{self, Tickets};
+use crate::ioctl::{self, Processes, Tickets};
 use crate::kernel_cache::KernelCache;
 use crate::negotiate::Agreement;
 use crate::notifier::Forgetter;
@@ -33,6 +33,8 @@ pub(crate) struct Server {
     kernel: Arc<KernelCache>,
     forgetter: Arc<Forgetter>,
     tickets: Tickets,
+    /// Tell the groups of those who clone.
+    processes: Processes,
     /// If listings go without attributes of files for programs that do not look at them.
     interest: Option<Arc<Interest>>,
     /// Told of what is listed and read.
@@ -48,8 +50,8 @@ impl Server {
     ) -> Self {
         let forgetter = Forgetter::new(&kernel);
         let kernel = KernelCache::new(kernel);
-        let tickets = Tickets::default();
-        Self { dispatcher, agreement, kernel, forgetter, tickets, interest, files_ahead: None }
+        let (tickets, processes) = (Tickets::default(), Processes::new());
+        Self { dispatcher, agreement, kernel, forgetter, tickets, processes, interest, files_ahead: None }
     }
 
     /// How requests of this connection are laid out.
@@ -112,7 +114,8 @@ impl Server {
                 Ok((source, name)) => {
                     let caller = caller(header, 0);
                     // A group that a file's mode says less to than to others cannot be passed over.
-                    let Some(groups) = ioctl::groups_of(header.pid).or((caller.uid == 0).then(Vec::new))
+                    let Some(groups) =
+                        self.processes.groups_of(header.pid).or((caller.uid == 0).then(Vec::new))
                     else {
                         return reply.send(Answer::Refused(Errno::ACCESS));
                     };

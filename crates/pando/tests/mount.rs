@@ -4,10 +4,10 @@
 //! timeout(1), so that a hang is a failure with a name.
 #![forbid(unsafe_code)]
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -479,6 +479,40 @@ fn an_unmount_is_one_for_the_helper_though_the_daemon_cannot_be_reached() {
         assert!(!place.is_mounted());
         wait_for(&process);
     }
+}
+
+/// `unshare --pid --fork` leaves the /proc of the old namespace, in which the caller's number is a stranger's.
+#[test]
+fn strangers_in_the_proc_of_another_namespace_lend_nobody_their_groups() {
+    let Some(place) = Place::new("strangers_in_the_proc_of_another_namespace_lend_nobody_their_groups")
+    else {
+        return;
+    };
+    if place.run(Path::new("unshare"), &["--pid", "--fork", "true"]).status() != 0 {
+        eprintln!(
+            "SKIPPED strangers_in_the_proc_of_another_namespace_lend_nobody_their_groups: it needs unshare(1) and its right"
+        );
+        return;
+    }
+    fs::set_permissions(place.directory.path(), Permissions::from_mode(0o755)).unwrap();
+    // Others must get to the program.
+    fs::copy(env!("CARGO_BIN_EXE_pando"), place.directory.path().join("pando")).unwrap();
+    // The first process of the namespace outlives the daemon.
+    let script = r#"
+        ./pando mount volume mnt
+        trap './pando umount mnt' EXIT
+        chmod 777 mnt
+        echo kept > mnt/file
+        chown 65534 mnt/file
+        ./pando clone mnt/file mnt/by-root
+        # The next process has the number that this test has outside, if the kernel allows to choose.
+        echo $(($1 - 1)) > /proc/sys/kernel/ns_last_pid || true
+        setpriv --reuid 65534 --regid 65534 --clear-groups ./pando clone mnt/file mnt/by-its-owner
+    "#;
+    let arguments = ["--pid", "--fork", "sh", "-ec", script, "sh", &std::process::id().to_string()];
+    let ended = place.run(Path::new("unshare"), &arguments);
+    ended.expect_failure(1, "mnt/by-its-owner: permission denied");
+    assert!(!place.is_mounted());
 }
 
 /// What the kernel does not see went on: clones, snapshots, what is received.
