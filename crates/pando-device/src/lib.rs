@@ -14,6 +14,7 @@ pub mod loops;
 mod maps;
 pub mod memory;
 pub mod nontemporal;
+pub mod peer;
 mod pool;
 pub mod program;
 pub mod simulated;

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use pando_device::peer::peer;
+use rustix::process::Pid;
 use serde_json::{Value, json};
 
 use crate::control::{FromPieces, Pieces, REQUEST_BYTES_MAX, check_directory, lock_directory, socket_in};
@@ -33,8 +35,8 @@ pub type Answer = dyn Fn(&str, &Value, Talk<'_>) -> Option<Result<Value, String>
 
 /// What belongs to a request and its answer.
 pub struct Talk<'a> {
-    /// The process that asks.
-    pub peer: i32,
+    /// The process that asks, unless it is outside our pid namespace.
+    pub peer: Option<Pid>,
     /// What follows the request.
     pub input: &'a mut dyn Read,
     /// What comes before the answer.
@@ -168,7 +170,7 @@ impl Listener {
 
 /// Serves one client until it hangs up or says something that is no request. Only root and the daemon's own user are clients.
 fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
-    let Ok(peer) = rustix::net::sockopt::socket_peercred(&stream) else { return };
+    let Ok(peer) = peer(&stream) else { return };
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
         return;
     }
@@ -196,10 +198,10 @@ fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
             },
             Some(name) => {
                 let request = request.as_ref().unwrap_or(&Value::Null);
-                let peer = peer.pid.as_raw_nonzero().get();
                 let mut pieces = BufWriter::with_capacity(PIECE_BYTES, Pieces(&mut writer));
                 let mut input = FromPieces::new(&mut reader);
-                let result = answer(name, request, Talk { peer, input: &mut input, output: &mut pieces });
+                let result =
+                    answer(name, request, Talk { peer: peer.pid, input: &mut input, output: &mut pieces });
                 if pieces.flush().is_err() {
                     return;
                 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pando_fs::{Error, FileSystem, SnapshotFiles};
 use pando_fuse::{Session, Unmounter};
+use rustix::process::Pid;
 use serde_json::Value;
 
 use super::control_server::ControlServer;
@@ -93,25 +94,19 @@ impl SnapshotMounts {
     }
 }
 
-/// Does what a request to mount a snapshot says in `name`, `mountpoint` and `options`, for the process `peer`. An error is the end of a
-/// sentence.
+/// Does what a request to mount a snapshot says in `name`, `mountpoint` and `options`, for the process `peer`, which is refused if it is
+/// not known. An error is the end of a sentence.
 pub fn mount(
     answerer: &Arc<Answerer>,
     fs: &Arc<FileSystem>,
     request: &Value,
-    peer: i32,
+    peer: Option<Pid>,
 ) -> Result<Value, String> {
     let text = |field: &str| request[field].as_str().ok_or_else(|| format!("the request lacks '{field}'"));
     let (name, mountpoint) = (text("name")?, PathBuf::from(text("mountpoint")?));
     let mut settings = MountSettings::default();
     settings.add(text("options")?, false).map_err(|error| error.to_string())?;
-    if !is_in_our_namespace(peer) {
-        return Err(format!(
-            "its daemon, process {}, is in another mount namespace; enter that first, with `nsenter -t {0} -m`, \
-             or copy from .snapshots of the mounted volume",
-            std::process::id()
-        ));
-    }
+    check_namespace(peer)?;
     let mounts = &answerer.mounts;
     {
         let mut state = mounts.lock();
@@ -194,9 +189,38 @@ fn serve(session: Session, control: Option<&ControlServer>, log: &Log) {
     }
 }
 
-fn is_in_our_namespace(process: i32) -> bool {
+/// Refuses who would not see the mount.
+fn check_namespace(peer: Option<Pid>) -> Result<(), String> {
+    // Our own number would mean nothing there.
+    let Some(peer) = peer else {
+        let why = "its daemon is in another pid namespace, from where it cannot be seen whose mount this would be; run \
+                   the command in there, or copy from .snapshots of the mounted volume";
+        return Err(why.to_owned());
+    };
+    if is_in_our_namespace(peer) {
+        return Ok(());
+    }
+    Err(format!(
+        "its daemon, process {}, is in another mount namespace; enter that first, with `nsenter -t {0} -m`, \
+         or copy from .snapshots of the mounted volume",
+        std::process::id()
+    ))
+}
+
+fn is_in_our_namespace(process: Pid) -> bool {
     let of = |process: &str| {
         std::fs::metadata(format!("/proc/{process}/ns/mnt")).map(|data| (data.dev(), data.ino()))
     };
-    matches!((of(&process.to_string()), of("self")), (Ok(theirs), Ok(ours)) if theirs == ours)
+    matches!((of(&process.as_raw_pid().to_string()), of("self")), (Ok(theirs), Ok(ours)) if theirs == ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_be_seen_is_refused() {
+        assert_eq!(check_namespace(Some(rustix::process::getpid())), Ok(()));
+        assert!(check_namespace(None).unwrap_err().contains("another pid namespace"));
+    }
 }
