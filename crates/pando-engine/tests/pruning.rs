@@ -32,3 +32,25 @@ fn pruning_below_a_root_that_was_just_written_reaches_the_next_checkpoint() {
     assert!(get(&engine, Tree::Metadata, &[b"b", &1999u32.to_be_bytes()[..]].concat()).is_some());
     assert_eq!(get(&engine, Tree::Metadata, &[b"a", &5u32.to_be_bytes()[..]].concat()), None);
 }
+
+/// The tree kept its height: that its last edge leads to nothing was taken for a mark that nothing is known of it.
+#[test]
+fn a_tree_of_which_nothing_is_left_is_one_leaf_again() {
+    let device = formatted(64, &small_nodes());
+    let engine = open(&device, manual());
+    for number in 0..2000u32 {
+        put(&engine, Tree::Metadata, number.to_be_bytes(), vec![7; 100]);
+        settle(&engine);
+    }
+    engine.checkpoint().unwrap();
+    assert!(engine.superblock().live.metadata.height > 1);
+    let mut batch = Batch::reclaiming();
+    batch.delete_range(Tree::Metadata, KeyRange::all());
+    engine.apply(batch).unwrap();
+    settle(&engine);
+    engine.checkpoint().unwrap();
+    assert_eq!(engine.superblock().live.metadata.height, 0);
+    put(&engine, Tree::Metadata, *b"new", vec![8; 100]);
+    assert_eq!(get(&engine, Tree::Metadata, b"new"), Some(vec![8; 100]));
+    assert_sound(&engine);
+}

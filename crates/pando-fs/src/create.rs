@@ -12,7 +12,7 @@ use crate::{Error, FileSystem, Result, acl};
 const SET_GROUP_ID: u32 = 0o2000;
 
 /// Longest target of a symbolic link, in bytes (`PATH_MAX` less its NUL).
-const TARGET_LENGTH_MAX: usize = 4095;
+pub(crate) const TARGET_LENGTH_MAX: usize = 4095;
 
 impl FileSystem {
     /// Makes an inode with a name; `fill` completes its record.

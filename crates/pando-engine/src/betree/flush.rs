@@ -174,7 +174,8 @@ impl Volume {
         if !error.is_unreadable() {
             return Err(error);
         }
-        if self.damaged.lock().insert(id) {
+        // An edge to nothing stands for many. It leads to a new node by now, which is given up on when it is tried again.
+        if !id.is_empty() && self.damaged.lock().insert(id) {
             complain(format_args!(
                 "messages for a damaged part of the volume are kept where they are: {error}"
             ));
@@ -433,7 +434,7 @@ impl Volume {
         } else if single {
             let child = node.state.read().interior().children[0].id;
             let barred = &self.root(tree).barred;
-            if NodeId(barred.load(Ordering::Relaxed)) != child {
+            if child.is_empty() || NodeId(barred.load(Ordering::Relaxed)) != child {
                 match self.lower_root(tree, &node) {
                     Err(error) if error.is_unreadable() => barred.store(child.0, Ordering::Relaxed),
                     done => done?,

@@ -68,7 +68,8 @@ impl MessageBuffer {
         }
         buffer.ranges = ranges;
         for goto in gotos {
-            if goto.height >= height || buffer.ranges_in(&goto.range).next().is_some() {
+            // One that leads one lower is an edge, and never waits.
+            if goto.height >= height.saturating_sub(1) || buffer.ranges_in(&goto.range).next().is_some() {
                 return None;
             }
             buffer.add_goto(goto);

@@ -139,6 +139,6 @@ fn goto_of(range: KeyRange, height: u8) -> Goto {
 fn a_goto_of_a_damaged_node_that_leads_no_lower_is_refused() {
     let goto = |height| goto_of(KeyRange::prefix(&b"a"[..]), height);
     let read = |height| MessageBuffer::from_parts(2, Vec::new(), Vec::new(), vec![goto(height)]);
-    assert!(read(1).is_some());
-    assert!(read(2).is_none() && read(3).is_none());
+    assert!(read(0).is_some());
+    assert!((1..4).all(|height| read(height).is_none()));
 }

@@ -1,10 +1,12 @@
 //! What has only got another place is not sent anew.
 
 use bytes::Bytes;
+use pando_engine::Tree;
 use pando_format::send_stream::{
-    Chain, FRAME_HEADER_LENGTH, Frame, FrameHeader, Move, Moved, PREAMBLE_LENGTH,
+    Chain, FRAME_HEADER_LENGTH, Frame, FrameHeader, KeyChange, Move, Moved, PREAMBLE_LENGTH,
 };
 use pando_fs::operations::{Operations, ROOT, RenameMode, XattrMode, changing, waiting};
+use pando_fs::schema::{Record, key};
 use pando_fs::send::TransferError;
 use pando_fs::{FileSystem, InodeNumber};
 
@@ -283,6 +285,46 @@ fn names_that_lead_out_of_their_directory_are_refused() {
             matches!(refused, Err(TransferError::Refused("an entry that makes no sense"))),
             "{refused:?}"
         );
+    }
+    assert_nothing_is_left(&other.fs);
+}
+
+/// A file was read and changed whose key the sender had named as the place of the data of another, in whatever tree.
+#[test]
+fn records_that_no_volume_has_under_a_name_are_refused() {
+    let (volume, other) = (filled(), Volume::new());
+    let linked = volume.file(ROOT, "linked");
+    volume.fs.link(linked, ROOT, b"twice").unwrap();
+    take(&volume.fs, "one");
+    let whole = send(&volume.fs, "one", None);
+    type Make = fn(&mut Record);
+    let bad: [Make; 2] = [
+        |record| record.parked = Bytes::from_static(b"\0etc\0\0shadow"),
+        |record| record.target = vec![b'x'; 4096].into(),
+    ];
+    for is_linked in [false, true] {
+        for make in bad {
+            let mut frames = frames(&whole);
+            let changes = frames.iter_mut().filter_map(|frame| match frame {
+                Frame::Changes(changes) => Some(changes.iter_mut()),
+                _ => None,
+            });
+            let is_place =
+                |key: &[u8]| (key[0] == key::LINKED_TAG) == is_linked && (is_linked || key[0] == 0);
+            let is_record = |change: &&mut KeyChange| change.tree == Tree::Metadata && is_place(&change.key);
+            let found = changes.flatten().filter(is_record).find_map(|change| {
+                let record = Record::decode(change.value.as_ref()?).ok()?;
+                Some((change, record))
+            });
+            let (change, mut record) = found.unwrap();
+            make(&mut record);
+            change.value = Some(record.encode());
+            let refused = receive(&other.fs, &stream(whole.clone(), &frames));
+            assert!(
+                matches!(refused, Err(TransferError::Refused("an entry that makes no sense"))),
+                "{refused:?}"
+            );
+        }
     }
     assert_nothing_is_left(&other.fs);
 }

@@ -109,9 +109,9 @@ impl Slot {
     pub(super) fn answer(&mut self, unique: u64, answer: &Answer) {
         let (error, length) = match answer {
             Answer::Done => (None, 0),
-            Answer::Record(record) => (None, self.fill(&[record.as_bytes()])),
-            Answer::Buffer(bytes) => (None, self.fill(&[bytes])),
-            Answer::Pieces(pieces) => (None, self.fill(pieces)),
+            Answer::Record(record) => self.fill(&[record.as_bytes()]),
+            Answer::Buffer(bytes) => self.fill(&[bytes]),
+            Answer::Pieces(pieces) => self.fill(pieces),
             Answer::Refused(errno) => (Some(*errno), 0),
             Answer::Later(..) => unreachable!("what comes later comes once"),
         };
@@ -123,15 +123,19 @@ impl Slot {
         self.bytes_mut(PAYLOAD_BYTES, 4).copy_from_slice(&(length as u32).to_ne_bytes());
     }
 
-    /// Copies the body of an answer, and returns its length.
-    fn fill(&mut self, pieces: &[impl AsRef<[u8]>]) -> usize {
+    /// Copies the body of an answer, and returns its length; an error if that is more than the kernel can have asked for, such as the target of a
+    /// symbolic link that nobody could make, on a crafted volume.
+    fn fill(&mut self, pieces: &[impl AsRef<[u8]>]) -> (Option<Errno>, usize) {
+        if pieces.iter().map(|piece| piece.as_ref().len()).sum::<usize>() > PAYLOAD_BYTES_MAX {
+            return (Some(Errno::IO), 0);
+        }
         let mut length = 0;
         for piece in pieces {
             let piece = piece.as_ref();
             self.bytes_mut(PAYLOAD + length, piece.len()).copy_from_slice(piece);
             length += piece.len();
         }
-        length
+        (None, length)
     }
 }
 
@@ -162,5 +166,10 @@ mod tests {
         let longest = vec![1; PAYLOAD_BYTES_MAX];
         slot.answer(9, &Answer::Buffer(longest.clone()));
         assert!(slot.rest() == longest);
+        slot.answer(10, &Answer::Buffer(vec![1; PAYLOAD_BYTES_MAX + 1]));
+        assert_eq!(
+            (slot.rest(), &slot.header()[..16]),
+            (&b""[..], &answer_header(10, Some(Errno::IO), 0)[..])
+        );
     }
 }
