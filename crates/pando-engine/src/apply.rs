@@ -141,6 +141,7 @@ impl Volume {
 
     /// The messages of an operation, in the caller's hold of the sequencer.
     fn inject_operation(&self, operation: &Operation, msn: Msn) {
+        let mut delete_waits = false;
         match operation {
             Operation::Put { tree, key, value } => {
                 self.inject(*tree, key.clone(), msn, Pending::Put(value.clone()))
@@ -148,23 +149,24 @@ impl Volume {
             Operation::PutRun { tree, prefix, first, bytes } => {
                 self.inject_run(*tree, prefix, *first, bytes, msn)
             }
-            Operation::Delete { tree, key } => self.inject(*tree, key.clone(), msn, Pending::Delete),
+            Operation::Delete { tree, key } => {
+                self.inject(*tree, key.clone(), msn, Pending::Delete);
+                delete_waits = true;
+            }
             Operation::Change { tree, key, change } => {
                 self.inject(*tree, key.clone(), msn, Pending::Changes(vec![change.clone()]));
             }
             Operation::DeleteRange { tree, range } => {
                 let deleted = self.inject_range(*tree, range, msn);
                 self.ballast.shed(deleted.bytes as u64);
-                if !deleted.waits {
-                    return;
-                }
+                delete_waits = deleted.waits;
             }
             Operation::MoveRange { .. } | Operation::CloneRange { .. } => {
                 unreachable!("a batch that clones takes the way of inject_cloning")
             }
         }
-        // Once it waits: who looks for deletes from now on finds it.
-        if matches!(operation, Operation::Delete { .. } | Operation::DeleteRange { .. }) {
+        // Once it is there: who looks for deletes from now on finds it.
+        if delete_waits {
             self.deletes_wait.store(true, Ordering::Release);
         }
     }

@@ -41,6 +41,22 @@ pub(crate) fn fill(engine: &Engine, values: u32) {
     }
 }
 
+/// Applies a batch once there is room for it.
+pub(crate) fn change(engine: &Engine, fill: impl Fn(&mut Batch)) {
+    engine
+        .changing(0, || {
+            let mut batch = Batch::new();
+            fill(&mut batch);
+            engine.apply(batch)
+        })
+        .unwrap();
+}
+
+/// Every byte is as it should be.
+pub(crate) fn assert_sound(engine: &Engine) {
+    assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
+
 /// Background work is done when a test asks for it.
 pub(crate) fn manual() -> Options {
     Options { background: Background::Manual, ..Options::default() }

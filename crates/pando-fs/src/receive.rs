@@ -255,12 +255,8 @@ fn check_change(change: &KeyChange) -> Result<(), TransferError> {
         key::LINK_NAME_TAG => value.len() == 8,
         key::LINKED_TAG => Record::decode(value).is_ok_and(|record| may_have_a_name(&record)),
         _ => {
-            let is_name = match NameRecord::decode(value) {
-                Ok(NameRecord::Inode(record)) => may_have_a_name(&record),
-                Ok(_) => true,
-                Err(_) => false,
-            };
-            is_name && key::split_path_key(key).is_some()
+            let is_sound = |name| !matches!(&name, NameRecord::Inode(record) if !may_have_a_name(record));
+            NameRecord::decode(value).is_ok_and(is_sound) && key::split_path_key(key).is_some()
         }
     };
     if is_sound { Ok(()) } else { Err(TransferError::Refused("an entry that makes no sense")) }

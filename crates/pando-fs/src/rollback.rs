@@ -40,12 +40,9 @@ impl FileSystem {
         let root = self.inode(ROOT)?;
         // A name that leads to the snapshots would hide what a tree has under it, which could not be removed then.
         let hidden = key::child_key(b"", snapshot::NAME);
+        let prefix = key::snapshot_prefix(snapshot.number.0);
         for key in [key::link_name_key(&hidden), hidden] {
-            if self
-                .store
-                .get(Tree::Metadata, &key::in_snapshot(&key::snapshot_prefix(snapshot.number.0), &key))?
-                .is_some()
-            {
+            if self.store.get(Tree::Metadata, &key::in_snapshot(&prefix, &key))?.is_some() {
                 return Err(Error::NotPermitted);
             }
         }
@@ -54,7 +51,6 @@ impl FileSystem {
         let parked = self.parked.in_tree(b"");
         let mut states = States::lock(parked.iter().chain([&root]));
         let number = self.numbers.allocate(&self.store)?;
-        let prefix = key::snapshot_prefix(snapshot.number.0);
         let record = Record { number: ROOT.0, delta: self.fresh_deltas(number), ..record };
 
         let mut batch = Batch::new();

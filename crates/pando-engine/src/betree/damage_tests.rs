@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::node::NodeRef;
 use super::tree::{TreeRoot, root_above};
 use crate::small_volume::{manual, small_volume};
-use crate::{Batch, Engine};
+use crate::{Batch, Engine, Error};
 
 const TREE: Tree = Tree::Metadata;
 
@@ -227,4 +227,17 @@ fn a_root_with_a_single_edge_to_damage_stays() {
         assert!((1..30).contains(&lost.len()), "{lost:?}");
         assert_eq!(engine.failure(), None);
     }
+}
+
+/// The edges to nothing of both trees would have waited for ever.
+#[test]
+fn nobody_gives_up_on_edges_to_nothing() {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    let damage = |node| Error::damaged_node(Some(Tree::Data), node, "a buffer cannot be read");
+    let volume = engine.volume();
+    for node in [NodeId::EMPTY, NodeId(77)] {
+        volume.give_up_on(node, damage(node)).unwrap();
+    }
+    let damaged = volume.damaged.lock();
+    assert!(!damaged.contains(&NodeId::EMPTY) && damaged.contains(&NodeId(77)));
 }

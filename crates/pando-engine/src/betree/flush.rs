@@ -170,7 +170,7 @@ impl Volume {
 
     /// Leaves a node as it is if it cannot be read: nothing is flushed into it, and it is not split, before the volume is opened anew.
     /// Any other error stays one.
-    fn give_up_on(&self, id: NodeId, error: Error) -> Result<()> {
+    pub(super) fn give_up_on(&self, id: NodeId, error: Error) -> Result<()> {
         if !error.is_unreadable() {
             return Err(error);
         }

@@ -45,8 +45,8 @@ pub(crate) struct Messages {
 }
 
 impl MessageBuffer {
-    /// A buffer read from the device, of a node of this height; `None` if the parts break BUF-2, a key comes twice, or a goto leads no lower,
-    /// and might lead round in a circle.
+    /// A buffer read from the device, of a node of this height; `None` if the parts break BUF-2, a key comes twice, or a goto does not lead
+    /// lower than the edges: it might lead round in a circle, and one that leads as low is an edge and never waits.
     pub(crate) fn from_parts(
         height: u8,
         keyed: impl IntoIterator<Item = (Bytes, Msn, Pending)>,
@@ -68,7 +68,6 @@ impl MessageBuffer {
         }
         buffer.ranges = ranges;
         for goto in gotos {
-            // One that leads one lower is an edge, and never waits.
             if goto.height >= height.saturating_sub(1) || buffer.ranges_in(&goto.range).next().is_some() {
                 return None;
             }

@@ -136,7 +136,7 @@ fn goto_of(range: KeyRange, height: u8) -> Goto {
 }
 
 #[test]
-fn a_goto_of_a_damaged_node_that_leads_no_lower_is_refused() {
+fn a_goto_of_a_damaged_node_that_leads_no_lower_than_its_edges_is_refused() {
     let goto = |height| goto_of(KeyRange::prefix(&b"a"[..]), height);
     let read = |height| MessageBuffer::from_parts(2, Vec::new(), Vec::new(), vec![goto(height)]);
     assert!(read(0).is_some());

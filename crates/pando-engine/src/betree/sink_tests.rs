@@ -10,7 +10,7 @@ use pando_format::{Bound, KeyRange, Tree};
 
 use super::ballast::BALLAST_STEPS_MAX;
 use super::sink::{Sunk, Walk};
-use crate::small_volume::{manual, small_volume};
+use crate::small_volume::{assert_sound, change, manual, small_volume};
 use crate::{Batch, Engine, Error};
 
 const TREE: Tree = Tree::Metadata;
@@ -35,20 +35,6 @@ fn sink_all(engine: &Engine) {
         }
     }
     panic!("deletes still wait after {CHECKPOINTS_MAX} checkpoints");
-}
-
-fn change(engine: &Engine, fill: impl Fn(&mut Batch)) {
-    engine
-        .changing(0, || {
-            let mut batch = Batch::new();
-            fill(&mut batch);
-            engine.apply(batch)
-        })
-        .unwrap();
-}
-
-fn assert_sound(engine: &Engine) {
-    assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
 }
 
 fn name(directory: u32, number: u32) -> Vec<u8> {

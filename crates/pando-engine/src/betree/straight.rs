@@ -125,8 +125,8 @@ impl Volume {
         }
     }
 
-    /// A range delete, in the root. Where a leaf behind one of its edges can be changed at once, or is known to hold nothing of the range,
-    /// no more is left to do there than to eat what waits; elsewhere it waits itself.
+    /// A range delete, in the root. Where the leaf behind one of its edges can be changed at once, or it is known that nothing of the range is
+    /// behind it, no more is left to do there than to eat what waits; elsewhere it waits itself.
     ///
     /// So what was deleted soon after it was made goes at once, and the next file is written to memory that is warm.
     pub(super) fn delete_in_root(
@@ -146,7 +146,7 @@ impl Volume {
                 self.stats.straight_messages.fetch_add(1, Ordering::Relaxed);
                 deleted.bytes += bytes + child.eat(&piece);
             } else {
-                deleted.covers |= range.covers(&bounds) && !child.id.is_empty();
+                deleted.covers |= range.covers(&bounds);
                 deleted.waits = true;
                 deleted.bytes += child.push_range(piece, msn);
             }
@@ -154,7 +154,7 @@ impl Volume {
         deleted
     }
 
-    /// Deletes a range of an edge's keys in the leaf behind it; returns the bytes that it has met. `None` if that cannot be done at once: the
+    /// Deletes a range of an edge's keys in the leaf behind it, if there is any; returns the bytes that it has met. `None` if that cannot be done at once: the
     /// range reaches over several leaves, or something waits on the way; the leaf changes and would not be written otherwise, or becomes
     /// small, which a flush would mend.
     fn delete_behind(
@@ -167,7 +167,10 @@ impl Volume {
         msn: Msn,
     ) -> Option<usize> {
         let child = &interior.children[index];
-        if child.id.is_empty() || child.xf.is_some() {
+        if child.id.is_empty() {
+            return Some(0);
+        }
+        if child.xf.is_some() {
             return None;
         }
         let node = self.cache.peek(child.id)?;

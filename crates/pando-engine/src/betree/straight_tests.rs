@@ -7,8 +7,8 @@ use pando_device::MemoryDevice;
 use pando_format::{Bound, KeyRange, Tree};
 
 use super::node::{Body, NodeRef};
-use crate::small_volume::{manual, small_volume};
-use crate::{Batch, Engine};
+use crate::Engine;
+use crate::small_volume::{assert_sound, change, manual, small_volume};
 
 const TREE: Tree = Tree::Metadata;
 const NUMBERS: u32 = 5000;
@@ -20,16 +20,6 @@ fn name(number: u32) -> Vec<u8> {
 /// The names from one to another, which is not among them.
 fn names(from: u32, to: u32) -> KeyRange {
     KeyRange::new(Bound::before(name(from)), Bound::before(name(to)))
-}
-
-fn change(engine: &Engine, fill: impl Fn(&mut Batch)) {
-    engine
-        .changing(0, || {
-            let mut batch = Batch::new();
-            fill(&mut batch);
-            engine.apply(batch)
-        })
-        .unwrap();
 }
 
 fn delete(engine: &Engine, range: KeyRange) {
@@ -70,10 +60,6 @@ fn leaf_of(engine: &Engine, number: u32) -> (NodeRef, Vec<u8>) {
         node = engine.volume().cache.peek(id).unwrap();
     }
     (node, key)
-}
-
-fn assert_sound(engine: &Engine) {
-    assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
 }
 
 /// A volume with every other name, on which no delete waits. Its leaves are in memory, and as they are on the device.
