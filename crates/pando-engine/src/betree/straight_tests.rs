@@ -44,8 +44,8 @@ fn waiting_bytes(engine: &Engine) -> usize {
     root.load().0
 }
 
-/// The leaf that a name belongs to, and the name as the leaf knows it.
-fn leaf_of(engine: &Engine, number: u32) -> (NodeRef, Vec<u8>) {
+/// The leaf that a name belongs to, and the name as the leaf knows it; `None` if an edge on the way leads to nothing.
+fn find_leaf(engine: &Engine, number: u32) -> Option<(NodeRef, Vec<u8>)> {
     let mut node = engine.volume().root(TREE).read().clone();
     let mut key = name(number);
     loop {
@@ -56,10 +56,25 @@ fn leaf_of(engine: &Engine, number: u32) -> (NodeRef, Vec<u8>) {
                 (child.id, child.strip as usize)
             }
         };
+        if id.is_empty() {
+            return None;
+        }
         key.drain(..strip);
         node = engine.volume().cache.peek(id).unwrap();
     }
-    (node, key)
+    Some((node, key))
+}
+
+fn leaf_of(engine: &Engine, number: u32) -> (NodeRef, Vec<u8>) {
+    find_leaf(engine, number).unwrap()
+}
+
+/// Makes checkpoints until no delete waits.
+fn bring_down(engine: &Engine) {
+    while waits(engine) {
+        engine.volume().reclaiming.store(true, Ordering::Relaxed);
+        engine.checkpoint().unwrap();
+    }
 }
 
 /// A volume with every other name, on which no delete waits. Its leaves are in memory, and as they are on the device.
@@ -68,10 +83,7 @@ fn clean() -> (Engine, Arc<MemoryDevice>) {
     for number in 0..NUMBERS {
         change(&engine, |batch| batch.put(TREE, name(2 * number), vec![1; 200]));
     }
-    while waits(&engine) {
-        engine.volume().reclaiming.store(true, Ordering::Relaxed);
-        engine.checkpoint().unwrap();
-    }
+    bring_down(&engine);
     (engine, device)
 }
 
@@ -180,5 +192,19 @@ fn a_range_delete_that_waits_is_cut_back_by_one_that_goes_at_once() {
         assert_eq!(is_there(&engine, other), other == first, "{other}");
     }
     assert!(is_there(&engine, number + 400));
+    assert_sound(&engine);
+}
+
+#[test]
+fn nothing_waits_at_an_edge_to_nothing() {
+    let (engine, _) = clean();
+    delete(&engine, names(4000, 6000));
+    bring_down(&engine);
+    assert!(find_leaf(&engine, 5000).is_none(), "its subtree was cut off");
+    let before = waiting_bytes(&engine);
+    change(&engine, |batch| batch.put(TREE, name(5000), vec![5; 200]));
+    delete(&engine, names(5000, 5002));
+    assert!(!waits(&engine) && !is_there(&engine, 5000));
+    assert_eq!(waiting_bytes(&engine), before);
     assert_sound(&engine);
 }
