@@ -272,7 +272,7 @@ impl Volume {
             Way::Copy(entries) => {
                 self.stats.ranges_copied.fetch_add(1, Ordering::Relaxed);
                 let messages = entries.into_iter().map(|(key, value)| (key, Pending::Put(value)));
-                self.inject_into_root(tree, msn, messages.collect());
+                self.inject_into_root(tree, msn, &messages.collect::<Vec<_>>());
             }
             Way::Clone { gotos, carried } => {
                 self.stats.ranges_cloned.fetch_add(1, Ordering::Relaxed);
@@ -292,7 +292,7 @@ impl Volume {
                     for goto in gotos {
                         self.inject_goto(tree, &Goto { msn, ..goto });
                     }
-                    self.inject_into_root(tree, msn, keyed);
+                    self.inject_into_root(tree, msn, &keyed);
                 }
             }
         }

@@ -20,6 +20,15 @@ pub(super) struct Way<'a> {
     pub(super) messages: &'a [(Bytes, Pending)],
 }
 
+/// Where the first of some messages go; never none of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Went {
+    /// So many are in their leaf.
+    Straight(usize),
+    /// So many are to go into the root.
+    Root(usize),
+}
+
 /// What became of a range delete.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RangeDeleted {
@@ -32,12 +41,14 @@ pub(crate) struct RangeDeleted {
 }
 
 impl Volume {
-    /// Brings as many of the first messages as it can straight into one leaf; returns how many.
-    pub(super) fn inject_straight(&self, root: &NodeRef, way: &Way<'_>) -> usize {
-        let Some(state) = root.state.try_read() else { return 0 };
+    /// Brings as many of the first messages as it can straight into one leaf. Where the first cannot go, all that are on their way to the
+    /// same leaf are to go into the root: they would find what it found.
+    pub(super) fn inject_straight(&self, root: &NodeRef, way: &Way<'_>) -> Went {
+        let count = way.messages.len();
+        let Some(state) = root.state.try_read() else { return Went::Root(count) };
         match &state.body {
-            Body::Leaf(_) => 0,
-            Body::Interior(interior) => self.go_straight(way, interior, state.height, 0, way.messages.len()),
+            Body::Leaf(_) => Went::Root(count),
+            Body::Interior(interior) => self.go_straight(way, interior, state.height, 0, count),
         }
     }
 
@@ -50,48 +61,52 @@ impl Volume {
         height: u8,
         lifted: usize,
         count: usize,
-    ) -> usize {
+    ) -> Went {
         let index = interior.index_of(&way.messages[0].0[lifted..]);
         let child = &interior.children[index];
-        let Some(buffer) = child.buffer.get() else { return 0 };
-        if child.id.is_empty() || child.xf.is_some() {
-            return 0;
-        }
         let is_here = |(key, _): &(Bytes, Pending)| {
             let key = &key[lifted..];
             interior.pivots.get(index).is_none_or(|pivot| pivot.is_above(key))
         };
-        let mut count = way.messages[..count].partition_point(is_here);
+        // The first is in any case. Numbers of blocks of a crafted log may not rise.
+        let mut count = way.messages[..count].partition_point(is_here).max(1);
+        let Some(buffer) = child.buffer.get() else { return Went::Root(count) };
+        if child.id.is_empty() || child.xf.is_some() {
+            return Went::Root(count);
+        }
         if !buffer.is_empty() {
-            let Some((last, _)) = way.messages[..count].last() else { return 0 };
             let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
-            count = buffer.passed(keys, &last[lifted..]);
+            let (last, _) = &way.messages[count - 1];
+            count = match buffer.passed(keys.clone(), &last[lifted..]) {
+                0 => return Went::Root(keys.take_while(|key| !buffer.passes(key)).count()),
+                passed => passed,
+            };
         }
         let lifted = lifted + child.strip as usize;
-        if count == 0 || way.messages[..count].iter().any(|(key, _)| key.len() < lifted) {
-            return 0;
+        if way.messages[..count].iter().any(|(key, _)| key.len() < lifted) {
+            return Went::Root(count);
         }
-        let Some(node) = self.cache.peek(child.id) else { return 0 };
+        let Some(node) = self.cache.peek(child.id) else { return Went::Root(count) };
         if node.shared.load(Ordering::Acquire) {
-            return 0;
+            return Went::Root(count);
         }
         if height > 1 {
-            let Some(state) = node.state.try_read() else { return 0 };
+            let Some(state) = node.state.try_read() else { return Went::Root(count) };
             return match &state.body {
                 Body::Interior(interior) if state.height + 1 == height => {
                     self.go_straight(way, interior, state.height, lifted, count)
                 }
                 // Damage; whoever has to read what is behind it says so.
-                _ => 0,
+                _ => Went::Root(count),
             };
         }
-        let Some(mut state) = node.state.try_write() else { return 0 };
+        let Some(mut state) = node.state.try_write() else { return Went::Root(count) };
         if state.height != 0 || !self.is_dirty_now(&state) {
-            return 0;
+            return Went::Root(count);
         }
         let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
         if state.leaf().missing_for([], keys).is_some() {
-            return 0;
+            return Went::Root(count);
         }
         let mut done = 0;
         for (key, pending) in &way.messages[..count] {
@@ -102,15 +117,16 @@ impl Volume {
             leaf.apply(&key.slice(lifted..), way.msn, pending, self.shape.basement_bytes);
             done += 1;
         }
-        if done > 0 {
-            state.leaf_mut().drop_empty();
-            let overgrown = state.leaf().is_too_large(self.shape.node_bytes);
-            self.account(&mut state);
-            if overgrown {
-                self.note_overgrown(way.tree, node.id, &way.messages[0].0);
-            }
+        if done == 0 {
+            return Went::Root(count);
         }
-        done
+        state.leaf_mut().drop_empty();
+        let overgrown = state.leaf().is_too_large(self.shape.node_bytes);
+        self.account(&mut state);
+        if overgrown {
+            self.note_overgrown(way.tree, node.id, &way.messages[0].0);
+        }
+        Went::Straight(done)
     }
 
     fn note_overgrown(&self, tree: Tree, node: NodeId, key: &Bytes) {

@@ -1,14 +1,15 @@
-//! Range deletes on the straight path: which go at once, and which wait.
+//! The straight path: which range deletes and which blocks of a run go at once, and which wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pando_device::MemoryDevice;
+use pando_format::operation::BLOCK_VALUE_LENGTH;
 use pando_format::{Bound, KeyRange, Tree};
 
 use super::node::{Body, NodeRef};
 use crate::Engine;
-use crate::small_volume::{assert_sound, change, manual, small_volume};
+use crate::small_volume::{assert_sound, change, manual, small_volume, volume_on};
 
 const TREE: Tree = Tree::Metadata;
 const NUMBERS: u32 = 5000;
@@ -44,10 +45,9 @@ fn waiting_bytes(engine: &Engine) -> usize {
     root.load().0
 }
 
-/// The leaf that a name belongs to, and the name as the leaf knows it; `None` if an edge on the way leads to nothing.
-fn find_leaf(engine: &Engine, number: u32) -> Option<(NodeRef, Vec<u8>)> {
+/// The leaf that a key belongs to, and the key as the leaf knows it; `None` if an edge on the way leads to nothing.
+fn find_leaf(engine: &Engine, mut key: Vec<u8>) -> Option<(NodeRef, Vec<u8>)> {
     let mut node = engine.volume().root(TREE).read().clone();
-    let mut key = name(number);
     loop {
         let (id, strip) = match &node.state.read().body {
             Body::Leaf(_) => break,
@@ -66,7 +66,7 @@ fn find_leaf(engine: &Engine, number: u32) -> Option<(NodeRef, Vec<u8>)> {
 }
 
 fn leaf_of(engine: &Engine, number: u32) -> (NodeRef, Vec<u8>) {
-    find_leaf(engine, number).unwrap()
+    find_leaf(engine, name(number)).unwrap()
 }
 
 /// Makes checkpoints until no delete waits.
@@ -200,11 +200,67 @@ fn nothing_waits_at_an_edge_to_nothing() {
     let (engine, _) = clean();
     delete(&engine, names(4000, 6000));
     bring_down(&engine);
-    assert!(find_leaf(&engine, 5000).is_none(), "its subtree was cut off");
+    assert!(find_leaf(&engine, name(5000)).is_none(), "its subtree was cut off");
     let before = waiting_bytes(&engine);
     change(&engine, |batch| batch.put(TREE, name(5000), vec![5; 200]));
     delete(&engine, names(5000, 5002));
     assert!(!waits(&engine) && !is_there(&engine, 5000));
     assert_eq!(waiting_bytes(&engine), before);
     assert_sound(&engine);
+}
+
+#[test]
+fn of_a_run_what_belongs_to_changed_leaves_goes_straight_and_the_rest_waits() {
+    const BLOCKS: u64 = 150;
+    let engine = volume_on(&Arc::new(MemoryDevice::new(256 << 20)));
+    let volume = engine.volume();
+    let run = |first: u64, count: u64, byte: u8| {
+        let blocks = vec![byte; count as usize * BLOCK_VALUE_LENGTH];
+        change(&engine, |batch| batch.put_run(TREE, "f", first, blocks.clone()));
+    };
+    let key = |block: u64| [b"f", &block.to_be_bytes()[..]].concat();
+    let leaf_of = |block: u64| find_leaf(&engine, key(block)).unwrap().0;
+    for first in (0..BLOCKS).step_by(10) {
+        run(first, 10, 1);
+        while engine.background_step().unwrap() {}
+    }
+    bring_down(&engine);
+    engine.checkpoint().unwrap();
+    let changed = |block: u64| volume.is_dirty_now(&leaf_of(block).state.read());
+    assert!(!(0..BLOCKS).any(changed));
+    // Enough for a flush, into a leaf in the middle.
+    let mut second = (70..90).cycle();
+    while !(0..BLOCKS).any(changed) {
+        run(second.next().unwrap(), 1, 2);
+        while engine.background_step().unwrap() {}
+    }
+    {
+        let leaf = leaf_of((0..BLOCKS).find(|block| changed(*block)).unwrap());
+        let _busy = leaf.state.read();
+        (78..83).for_each(|block| run(block, 1, 2));
+    }
+    let waiting = waiting_blocks(&engine, "f");
+    let (waits_at, goes): (Vec<u64>, Vec<u64>) =
+        (0..BLOCKS).filter(|block| changed(*block)).partition(|block| waiting.contains(block));
+    assert!(waits_at.len() > 1 && goes.len() > 1 && goes.len() < 100, "{waits_at:?} {goes:?}");
+    let before = straight(&engine);
+    run(1, BLOCKS - 2, 3);
+    assert_eq!(straight(&engine) - before, goes.len() as u64);
+    for block in 0..BLOCKS {
+        let value = engine.waiting(|| engine.get(TREE, &key(block))).unwrap().unwrap();
+        let byte = if block == 0 || block == BLOCKS - 1 { 1 } else { 3 };
+        assert_eq!(value[..], [byte; BLOCK_VALUE_LENGTH], "{block}");
+    }
+    assert_sound(&engine);
+}
+
+/// The blocks of a file for which something waits in the root.
+fn waiting_blocks(engine: &Engine, prefix: &str) -> Vec<u64> {
+    let root = engine.volume().root(TREE).read().clone();
+    let state = root.state.read();
+    let Body::Interior(interior) = &state.body else { return Vec::new() };
+    let buffers = interior.children.iter().filter_map(|child| child.buffer.get());
+    let keys = buffers.flat_map(|buffer| buffer.keyed().map(|(key, ..)| key.clone())).collect::<Vec<_>>();
+    let numbers = keys.iter().map(|key| key.strip_prefix(prefix.as_bytes()).unwrap());
+    numbers.map(|number| u64::from_be_bytes(number.try_into().unwrap())).collect()
 }

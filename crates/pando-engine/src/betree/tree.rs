@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::interior::{Child, Interior, Placed};
 use super::node::{Body, Node, NodeRef};
-use super::straight::{RangeDeleted, Way};
+use super::straight::{RangeDeleted, Way, Went};
 use super::token::Maintenance;
 use crate::spinning;
 use crate::volume::Volume;
@@ -187,51 +187,49 @@ impl Volume {
     }
 
     /// Brings messages into a root in one hold of its lock. The caller holds the sequencer.
-    pub(crate) fn inject_into_root(&self, tree: Tree, msn: Msn, messages: Vec<(Bytes, Pending)>) {
+    pub(crate) fn inject_into_root(&self, tree: Tree, msn: Msn, messages: &[(Bytes, Pending)]) {
+        self.stats.messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
+        self.inject_into(&self.root(tree).read(), msn, messages);
+    }
+
+    /// Brings messages in rising key order into a tree: straight into their leaves, or into the root.
+    fn inject_all(&self, tree: Tree, msn: Msn, messages: &[(Bytes, Pending)]) {
         self.stats.messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
         let root = self.root(tree).read();
-        let mut state = root.state.write();
-        self.mark_dirty(&root, &mut state);
+        let mut rest = messages;
+        while !rest.is_empty() {
+            let done = match self.inject_straight(&root, &Way { tree, msn, messages: rest }) {
+                Went::Straight(count) => {
+                    self.stats.straight_messages.fetch_add(count as u64, Ordering::Relaxed);
+                    count
+                }
+                Went::Root(count) => {
+                    self.inject_into(&root, msn, &rest[..count]);
+                    count
+                }
+            };
+            rest = &rest[done..];
+        }
+    }
+
+    /// Brings messages into a root in one hold of its lock.
+    fn inject_into(&self, root: &NodeRef, msn: Msn, messages: &[(Bytes, Pending)]) {
+        let mut state = spinning::write(&root.state);
+        self.mark_dirty(root, &mut state);
         match &mut state.body {
             Body::Leaf(leaf) => {
                 for (key, pending) in messages {
-                    leaf.apply(&key, msn, &pending, self.shape.basement_bytes);
+                    leaf.apply(key, msn, pending, self.shape.basement_bytes);
                 }
                 leaf.drop_empty();
             }
             Body::Interior(interior) => {
                 for (key, pending) in messages {
-                    interior.push(key, msn, pending);
+                    interior.push(key.clone(), msn, pending.clone());
                 }
             }
         }
         self.account(&mut state);
-    }
-
-    /// Brings messages in rising key order into a tree: as many as can straight into a leaf, the next one into the root.
-    fn inject_all(&self, tree: Tree, msn: Msn, messages: &[(Bytes, Pending)]) {
-        self.stats.messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
-        let root = self.root(tree).read();
-        let mut rest = messages;
-        while let [(key, pending), behind @ ..] = rest {
-            let straight = self.inject_straight(&root, &Way { tree, msn, messages: rest });
-            if straight > 0 {
-                self.stats.straight_messages.fetch_add(straight as u64, Ordering::Relaxed);
-                rest = &rest[straight..];
-                continue;
-            }
-            let mut state = spinning::write(&root.state);
-            self.mark_dirty(&root, &mut state);
-            match &mut state.body {
-                Body::Leaf(leaf) => {
-                    leaf.apply(key, msn, pending, self.shape.basement_bytes);
-                    leaf.drop_empty();
-                }
-                Body::Interior(interior) => interior.push(key.clone(), msn, pending.clone()),
-            }
-            self.account(&mut state);
-            rest = behind;
-        }
     }
 
     /// Brings a range delete into a tree. The caller holds the sequencer.
