@@ -1,7 +1,8 @@
 //! Allocation of inode numbers.
 //!
 //! A persistent counter stands above every number given out. It is raised in steps, in a record of its own before the
-//! first number of the step is used, so a crash loses numbers and never repeats one.
+//! first number of the step is used, so a crash loses numbers and never repeats one. What was received raises it beyond
+//! the numbers of the volume from which that came.
 
 use bytes::Bytes;
 use pando_engine::{Batch, Tree};
@@ -43,18 +44,22 @@ impl Numbers {
         Ok(number)
     }
 
-    /// From now on gives out only numbers that are not below this one.
-    pub(crate) fn raise(&self, store: &Store, least: u64) -> Result<()> {
+    /// Applies the batch that is made for a number which is not below `least`; nor is any from now on. The counter is raised by the same
+    /// batch, so that it is as it was where that is not applied.
+    pub(crate) fn allocate_from(
+        &self,
+        store: &Store,
+        least: u64,
+        batch_for: impl FnOnce(u64) -> Batch,
+    ) -> Result<()> {
         let mut reserved = self.reserved.lock();
-        if reserved.start >= least {
-            return Ok(());
-        }
-        let end = reserved.end.max(least);
-        let mut batch = Batch::new();
+        let number = reserved.start.max(least);
+        let start = number.checked_add(1).ok_or(Error::NoSpace)?;
+        let end = reserved.end.max(start);
+        let mut batch = batch_for(number);
         batch.put(Tree::Metadata, key::INODE_COUNTER, encode_counter(end));
         store.apply(batch)?;
-        reserved.start = least;
-        reserved.end = end;
+        *reserved = start..end;
         Ok(())
     }
 }

@@ -50,7 +50,8 @@ impl FileSystem {
         if waiting(self, |fs| fs.store.get(Tree::Metadata, &key::snapshot_name_key(&name)))?.is_some() {
             return Err(Error::Exists.into());
         }
-        let number = self.begin_receiving(&begin)?;
+        let root = self.begin_receiving(&begin)?;
+        let number = root.number;
         let received = self.receive_changes(&mut stream, &begin, number).and_then(|()| {
             let snapshot = Snapshot {
                 name,
@@ -60,7 +61,7 @@ impl FileSystem {
                 writable: false,
                 origin: Some((begin.snapshot.volume, begin.snapshot.number)),
             };
-            self.end_receiving(&snapshot)?;
+            self.end_receiving(&begin, &root, &snapshot)?;
             Ok(snapshot)
         });
         match received {
@@ -73,17 +74,14 @@ impl FileSystem {
         }
     }
 
-    /// Makes what the changes are to be applied to.
-    fn begin_receiving(&self, begin: &Begin) -> Result<u64, TransferError> {
+    /// Makes what the changes are to be applied to. Returns the record of the root directory, which is put at the end, with the snapshot's number.
+    fn begin_receiving(&self, begin: &Begin) -> Result<Record, TransferError> {
         if begin.counter > number::COUNTED_END || begin.snapshot.nanoseconds >= 1_000_000_000 {
             return Err(TransferError::Refused("numbers that no volume gives out"));
         }
         let root = Record::decode(&begin.root).ok().filter(|root| root.file_type == FileType::Directory);
         let root = root.ok_or(TransferError::Refused("no root directory"))?;
-        // Going back to it makes its numbers those of this volume.
-        changing(self, |fs| fs.numbers.raise(&fs.store, begin.counter))?;
         let number = changing(self, |fs| fs.numbers.allocate(&fs.store))?;
-        let root = Record { number, delta: self.fresh_deltas(number), parked: Bytes::new(), ..root };
         let begun = changing(self, |fs| {
             let _epoch = fs.namespace.read();
             let prefix = key::snapshot_prefix(number);
@@ -97,11 +95,10 @@ impl FileSystem {
                     batch.clone_range(tree, from, to);
                 }
             }
-            batch.put(Tree::Metadata, prefix, root.encode());
             fs.store.apply(batch)
         });
         match begun {
-            Ok(()) => Ok(number),
+            Ok(()) => Ok(Record { number, parked: Bytes::new(), ..root }),
             Err(Error::Stale) => Err(TransferError::NoBase),
             Err(error) => Err(error.into()),
         }
@@ -180,18 +177,24 @@ impl FileSystem {
         Ok(key::snapshot_prefix(found.ok_or(Error::Stale)?.number.0))
     }
 
-    /// Gives a snapshot that has been received its name.
-    fn end_receiving(&self, snapshot: &Snapshot) -> Result<()> {
+    /// Gives a snapshot that has been received its root directory and its name.
+    fn end_receiving(&self, begin: &Begin, root: &Record, snapshot: &Snapshot) -> Result<()> {
         changing(self, |fs| {
             let _epoch = fs.namespace.write();
             let name_key = key::snapshot_name_key(&snapshot.name);
             if fs.store.get(Tree::Metadata, &name_key)?.is_some() {
                 return Err(Error::Exists);
             }
-            let mut batch = Batch::new();
-            batch.put(Tree::Metadata, name_key, snapshot.encode());
-            batch.delete(Tree::Metadata, key::receiving_key(snapshot.number.0));
-            fs.store.apply(batch)?;
+            // Going back to it makes its numbers those of this volume. The delta comes of a number that the sender has not had: in a copy of
+            // this volume's image he may have made, of any other, deltas that would cancel it.
+            fs.numbers.allocate_from(&fs.store, begin.counter, |fresh| {
+                let root = Record { delta: fs.fresh_deltas(fresh), ..root.clone() };
+                let mut batch = Batch::new();
+                batch.put(Tree::Metadata, key::snapshot_prefix(root.number), root.encode());
+                batch.put(Tree::Metadata, name_key, snapshot.encode());
+                batch.delete(Tree::Metadata, key::receiving_key(root.number));
+                batch
+            })?;
             fs.note_snapshots_changed();
             Ok(())
         })?;

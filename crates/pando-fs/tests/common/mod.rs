@@ -69,6 +69,15 @@ impl Volume {
         Self { fs, caller: self.caller, device: self.device }
     }
 
+    /// A copy of the device, mounted.
+    pub fn copied(&self) -> Self {
+        self.fs.engine().sync().unwrap();
+        let device = Arc::new(MemoryDevice::from_bytes(self.device.to_bytes()));
+        let options = Options { background: Background::Manual, ..Options::default() };
+        let fs = FileSystem::open(device.clone(), options).unwrap();
+        Self { fs, caller: self.caller, device }
+    }
+
     pub fn file(&self, parent: InodeNumber, name: &str) -> InodeNumber {
         let made = waiting(&*self.fs, |fs| {
             fs.make_node(&self.caller, parent, name.as_bytes(), FileType::Regular, 0o644, 0)

@@ -4,6 +4,7 @@
 mod common;
 
 mod chains;
+mod counter;
 mod crash;
 mod moves;
 mod rollback;

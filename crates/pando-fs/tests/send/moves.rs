@@ -13,7 +13,7 @@ use pando_fs::{FileSystem, InodeNumber};
 use crate::common::Volume;
 use crate::{assert_nothing_is_left, contents, filled, receive, send, take};
 
-fn frames(stream: &[u8]) -> Vec<Frame> {
+pub fn frames(stream: &[u8]) -> Vec<Frame> {
     let mut rest = Bytes::copy_from_slice(&stream[PREAMBLE_LENGTH..]);
     let mut chain = Chain::default();
     let mut frames = Vec::new();
@@ -36,7 +36,7 @@ pub fn moves_in(stream: &[u8]) -> Vec<(Option<String>, String)> {
     moves.map(|one| (one.from.as_ref().map(shown), shown(&one.to))).collect()
 }
 
-fn stream(mut preamble: Vec<u8>, frames: &[Frame]) -> Vec<u8> {
+pub fn stream(mut preamble: Vec<u8>, frames: &[Frame]) -> Vec<u8> {
     preamble.truncate(PREAMBLE_LENGTH);
     let mut chain = Chain::default();
     frames.iter().for_each(|frame| preamble.extend(frame.encode(&mut chain)));
