@@ -1,11 +1,11 @@
-//! Descriptors that the caller of this process has left open.
+//! Descriptors: those that the caller of this process has left open, and closing one with its error.
 //!
 //! A daemon lives much longer than the command that started it. What it holds by chance stays open all the time: a lock is held, the reader
 //! of a pipe does not see its end, a file system cannot be unmounted.
 
 use std::fs;
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 use rustix::io::{Errno, FdFlags};
 
@@ -25,15 +25,24 @@ pub fn keep_from_programs() -> io::Result<()> {
     }
 }
 
+/// close(2), whose error dropping a descriptor would not tell. It is closed either way.
+///
+/// # Errors
+/// Some file systems, of networks and in user space, first say here that something was not written.
+pub fn close(descriptor: OwnedFd) -> rustix::io::Result<()> {
+    // SAFETY: nobody else has the descriptor any more.
+    if unsafe { libc::close(descriptor.into_raw_fd()) } == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
 /// close_range(2), since Linux 5.9, and this flag of it since 5.11. Not through the C library, whose older versions lack it.
 fn close_range_on_exec() -> rustix::io::Result<()> {
     // SAFETY: the call reads no memory, and closes nothing in this process: with this flag it only sets one of each descriptor.
     let done = unsafe { libc::syscall(libc::SYS_close_range, FIRST, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
-    }
+    if done == 0 { Ok(()) } else { Err(last_error()) }
 }
 
 /// The same with a call for each.
@@ -61,6 +70,13 @@ mod tests {
             mark().unwrap();
             assert_eq!(rustix::io::fcntl_getfd(&reader).unwrap(), FdFlags::CLOEXEC);
         }
+    }
+
+    #[test]
+    fn what_is_closed_is_closed() {
+        let (reader, writer) = io::pipe().unwrap();
+        assert_eq!(close(writer.into()), Ok(()));
+        assert_eq!(io::read_to_string(reader).unwrap(), "");
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! a directory that is there already is filled up; a file that is there already is overwritten in place; a symbolic
 //! link below the top is replaced and never followed on the target's side.
 //!
+//! What was made on the host is synced as it is made, each file and then the directory that it is in: when the copy ends, all is durable.
+//!
 //! A name that leads out of its directory is refused, wherever it came from.
 //!
 //! Where links are kept, a file with several names is copied once, and its other names become links to the copy.
@@ -183,6 +185,8 @@ impl<'a> Copier<'a> {
             };
             self.settle(&mut levels, outcome)?;
         }
+        self.target_path.clone_from(&target.path);
+        self.note(target.directory.sync().making("sync the directory of"));
         Ok(())
     }
 
@@ -360,6 +364,7 @@ impl<'a> Copier<'a> {
         let outcome = self.xattrs(&*level.source, b".", false, &*level.target, b".");
         self.note(outcome);
         self.note(level.target.apply(b".", &settings).making("set attributes of"));
+        self.note(level.target.sync().making("sync"));
     }
 
     fn file(&mut self, from: &Source<'_>, target: &dyn Directory, name: &[u8]) -> Result<Copied, Problem> {
@@ -393,6 +398,7 @@ impl<'a> Copier<'a> {
         if settings != Settings::default() {
             copy.apply(&settings).making("set attributes of")?;
         }
+        copy.finish().making("sync")?;
         Ok(Copied::Done)
     }
 

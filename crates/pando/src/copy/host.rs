@@ -234,6 +234,10 @@ impl Directory for HostDirectory {
     fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()> {
         Ok(rustix::fs::lremovexattr(self.path_of(name), attribute)?)
     }
+
+    fn sync(&self) -> Result<()> {
+        sync(&self.directory)
+    }
 }
 
 impl OpenFile for HostFile {
@@ -309,6 +313,19 @@ impl OpenFile for HostFile {
         }
         Ok(has_owner)
     }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        sync(&self.file)?;
+        Ok(pando_device::descriptors::close(self.file)?)
+    }
+}
+
+/// fsync(2), where there is anything to sync: pipes, terminals and the like have no such call.
+fn sync(descriptor: impl AsFd) -> Result<()> {
+    match rustix::io::retry_on_intr(|| rustix::fs::fsync(&descriptor)) {
+        Err(Errno::INVAL) => Ok(()),
+        outcome => Ok(outcome?),
+    }
 }
 
 /// Only root can give files away; cp says nothing about it either. False if this user cannot.
@@ -348,5 +365,33 @@ fn metadata(stat: &Stat) -> Metadata {
         device: stat.st_rdev,
         accessed: from_epoch(stat.st_atime, stat.st_atime_nsec as u32),
         modified: from_epoch(stat.st_mtime, stat.st_mtime_nsec as u32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_synced_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = b"file";
+        std::fs::write(directory.path().join("file"), "bytes").unwrap();
+        let host = HostDirectory::open(directory.path()).unwrap();
+        assert!(host.sync().is_ok());
+        assert!(host.overwrite_file(name).unwrap().finish().is_ok());
+        // Through these nothing can be synced, whatever the file system.
+        let in_vain = host.open_file_at(name, OFlags::PATH, 0).unwrap();
+        assert!(matches!(in_vain.finish(), Err(Cause::Host(Errno::BADF))));
+        let path_alone = Rc::new(rustix::fs::open(directory.path(), OFlags::PATH, Mode::empty()).unwrap());
+        let in_vain = HostDirectory { way: host.way.clone(), directory: path_alone, names: None };
+        assert!(matches!(in_vain.sync(), Err(Cause::Host(Errno::BADF))));
+    }
+
+    #[test]
+    fn what_has_nothing_to_sync_is_written() {
+        let host = HostDirectory::open(Path::new("/dev")).unwrap();
+        let null = host.overwrite_file(b"null").unwrap();
+        assert!(null.write(0, &Bytes::from_static(b"bytes")).is_ok() && null.finish().is_ok());
     }
 }

@@ -180,6 +180,10 @@ impl Directory for InsideDirectory {
     fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()> {
         self.with(name, |inode| self.files.remove_xattr(inode, attribute))
     }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl OpenFile for InsideFile {
@@ -218,6 +222,10 @@ impl OpenFile for InsideFile {
     fn apply(&self, settings: &Settings) -> Result<bool> {
         apply(&self.files, self.inode.number(), settings)?;
         Ok(true)
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -128,6 +128,8 @@ pub trait Directory {
     fn set_xattr(&self, name: &[u8], attribute: &[u8], value: &[u8]) -> Result<()>;
     /// Removes an extended attribute of a name, never through a symbolic link.
     fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()>;
+    /// Makes durable which names are in it, and its attributes; those of a volume are when the volume is closed.
+    fn sync(&self) -> Result<()>;
 }
 
 /// An open file.
@@ -144,4 +146,6 @@ pub trait OpenFile {
     fn set_size(&self, size: u64) -> Result<()>;
     /// Changes attributes. False if the owner is not for this user to give.
     fn apply(&self, settings: &Settings) -> Result<bool>;
+    /// Makes what was written to it durable, and closes it; in a volume it is durable when the volume is closed.
+    fn finish(self: Box<Self>) -> Result<()>;
 }

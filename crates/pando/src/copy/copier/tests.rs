@@ -3,7 +3,10 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::UNIX_EPOCH;
+
+use rustix::io::Errno;
 
 use super::*;
 use crate::copy::host::HostDirectory;
@@ -22,8 +25,27 @@ const OPTIONS: CopyOptions = CopyOptions {
     verbose: false,
 };
 
-/// A directory in which are links of all names that it is told.
-struct Names(Vec<Vec<u8>>);
+/// What was synced, in the order in which it was. It does not become durable if that is so said.
+#[derive(Clone, Default)]
+struct Synced {
+    what: Rc<RefCell<Vec<String>>>,
+    fails: bool,
+}
+
+impl Synced {
+    fn sync(&self, what: &[u8]) -> Result<()> {
+        self.what.borrow_mut().push(shown(what).to_string());
+        if self.fails { Err(Cause::Host(Errno::IO)) } else { Ok(()) }
+    }
+}
+
+/// A directory in which are links of all names that it is told; or an empty one, to be filled.
+#[derive(Default)]
+struct Names {
+    names: Vec<Vec<u8>>,
+    path: Vec<u8>,
+    synced: Synced,
+}
 
 impl Directory for Names {
     fn metadata(&self, name: &[u8], _: bool) -> Result<Metadata> {
@@ -42,10 +64,11 @@ impl Directory for Names {
         })
     }
     fn next_names(&mut self) -> Result<Vec<Vec<u8>>> {
-        Ok(std::mem::take(&mut self.0))
+        Ok(std::mem::take(&mut self.names))
     }
-    fn open_directory(&self, _: &[u8], _: bool) -> Result<Box<dyn Directory>> {
-        Ok(Box::new(Names(self.0.clone())))
+    fn open_directory(&self, name: &[u8], _: bool) -> Result<Box<dyn Directory>> {
+        let path = if name == b"." { self.path.clone() } else { join(&self.path, name) };
+        Ok(Box::new(Names { names: self.names.clone(), path, synced: self.synced.clone() }))
     }
     fn read_link(&self, _: &[u8]) -> Result<Vec<u8>> {
         Ok(b"here".to_vec())
@@ -56,11 +79,12 @@ impl Directory for Names {
     fn overwrite_file(&self, _: &[u8]) -> Result<Box<dyn OpenFile>> {
         unreachable!()
     }
-    fn make_file(&self, _: &[u8], _: u32) -> Result<Box<dyn OpenFile>> {
-        unreachable!()
+    fn make_file(&self, name: &[u8], _: u32) -> Result<Box<dyn OpenFile>> {
+        let (path, synced) = (join(&self.path, name), self.synced.clone());
+        Ok(Box::new(Written { path, synced, ..Written::new(FileType::Regular, 100) }))
     }
     fn make_directory(&self, _: &[u8], _: u32) -> Result<()> {
-        unreachable!()
+        Ok(())
     }
     fn make_symlink(&self, _: &[u8], _: &[u8]) -> Result<()> {
         unreachable!()
@@ -78,7 +102,7 @@ impl Directory for Names {
         unreachable!()
     }
     fn apply(&self, _: &[u8], _: &Settings) -> Result<()> {
-        unreachable!()
+        Ok(())
     }
     fn xattrs(&self, _: &[u8], _: bool) -> Result<Vec<(Vec<u8>, Bytes)>> {
         unreachable!()
@@ -89,17 +113,29 @@ impl Directory for Names {
     fn remove_xattr(&self, _: &[u8], _: &[u8]) -> Result<()> {
         unreachable!()
     }
+    fn sync(&self) -> Result<()> {
+        self.synced.sync(&self.path)
+    }
 }
 
 /// A device, or a file, with what was written to it; everything else is what it held before.
 struct Written {
     file_type: FileType,
     bytes: RefCell<Vec<u8>>,
+    path: Vec<u8>,
+    synced: Synced,
+}
+
+impl Written {
+    fn new(file_type: FileType, length: usize) -> Self {
+        let bytes = RefCell::new(vec![7; length]);
+        Self { file_type, bytes, path: Vec::new(), synced: Synced::default() }
+    }
 }
 
 impl OpenFile for Written {
     fn metadata(&self) -> Result<Metadata> {
-        Ok(Metadata { file_type: self.file_type, ..Names(Vec::new()).metadata(b".", false)? })
+        Ok(Metadata { file_type: self.file_type, ..Names::default().metadata(b".", false)? })
     }
     fn write(&self, offset: u64, bytes: &Bytes) -> Result<()> {
         self.bytes.borrow_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -119,6 +155,9 @@ impl OpenFile for Written {
     fn apply(&self, _: &Settings) -> Result<bool> {
         unreachable!()
     }
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.synced.sync(&self.path)
+    }
 }
 
 /// Where the source had holes a block device kept what it held.
@@ -130,7 +169,7 @@ fn holes_are_left_out_of_files_alone() {
     std::os::unix::fs::FileExt::write_all_at(&sparse, &[1; 4096], 1 << 20).unwrap();
     let from = HostDirectory::open(directory.path()).unwrap().open_file(b"sparse", false).unwrap();
     for (file_type, old) in [(FileType::Regular, 7), (FileType::BlockDevice, 0)] {
-        let target = Written { file_type, bytes: RefCell::new(vec![7; 4 << 20]) };
+        let target = Written::new(file_type, 4 << 20);
         assert!(copy_contents(&*from, &target).is_ok());
         let bytes = target.bytes.into_inner();
         assert_eq!((bytes[0], bytes[1 << 20], bytes[3 << 20]), (old, 1, old), "{file_type:?}");
@@ -155,10 +194,37 @@ fn names_that_lead_out_of_the_target_are_refused() {
     let mut output = Output::new();
     let mut copier = Copier::new(OPTIONS, &mut output);
     let place = |directory, path: &[u8]| Target { directory, name: b".".to_vec(), path: path.to_vec() };
-    let from = place(Box::new(Names(names)), b"source");
+    let from = place(Box::new(Names { names, ..Names::default() }), b"source");
     let to = place(Box::new(HostDirectory::open(&target).unwrap()), b"target");
     copier.copy(&from, &to).unwrap();
     assert_eq!(copier.problems(), bad.len() as u64);
     assert_eq!(names_in(directory.path()), ["target"]);
     assert_eq!(names_in(&target), ["good"]);
+}
+
+/// The command said that all was done while files and names were in the memory of the host alone, and an error that came of them later was
+/// nobody's.
+#[test]
+fn files_are_synced_and_then_the_directories_that_they_are_in() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(directory.path().join("tree/sub")).unwrap();
+    for name in ["tree/a", "tree/sub/b"] {
+        std::fs::write(directory.path().join(name), "bytes").unwrap();
+    }
+    for fails in [false, true] {
+        let synced = Synced { fails, ..Synced::default() };
+        let mut output = Output::new();
+        let mut copier = Copier::new(OPTIONS, &mut output);
+        let place = |directory, name: &[u8]| Target { directory, name: name.to_vec(), path: name.to_vec() };
+        let from = place(Box::new(HostDirectory::open(directory.path()).unwrap()), b"tree");
+        let target = Names { path: b"top".to_vec(), synced: synced.clone(), ..Names::default() };
+        copier.copy(&from, &place(Box::new(target), b"copy")).unwrap();
+        let what = synced.what.take();
+        let at = |what: &[String], path| what.iter().position(|synced| synced == path).unwrap();
+        let order = ["top/copy/sub/b", "top/copy/sub", "top/copy", "top"].map(|path| at(&what, path));
+        assert!(order.is_sorted() && at(&what, "top/copy/a") < at(&what, "top/copy"), "{what:?}");
+        assert_eq!(what.len(), 5);
+        // Each is told, and the copy goes on.
+        assert_eq!(copier.problems(), if fails { 5 } else { 0 });
+    }
 }
