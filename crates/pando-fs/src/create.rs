@@ -98,15 +98,22 @@ impl FileSystem {
         inherit(&mut record, caller, &directory.read()?.record)?;
         let mut batch = Batch::new();
         batch.put(Tree::Metadata, key::orphan_key(number), record.encode());
-        self.store.apply(batch)?;
 
         let attributes = record.attributes(InodeNumber(number));
         let inode = Inode::orphan(record, directory.view(), &self.budget);
         inode.attach();
-        let fresh = self.table.insert(&inode);
-        assert!(fresh, "FS-4: a new number is in use already");
+        // First, so that nothing has changed where the number is in use, as it may be in a damaged volume.
+        if !self.table.insert(&inode) {
+            return Err(number_in_use(number));
+        }
+        self.store.apply(batch).inspect_err(|_| self.table.remove(inode.number))?;
         Ok(Entry { attributes })
     }
+}
+
+fn number_in_use(number: u64) -> Error {
+    let what = format!("FS-4: the inode number {number}, which is a new one, is in use already");
+    Error::Engine(pando_engine::Error::Damaged { what })
 }
 
 /// Owner, group and permissions of a new inode; in a set-group-id directory the group is the directory's.
