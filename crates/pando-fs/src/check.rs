@@ -12,7 +12,7 @@ use pando_engine::{Bound, Direction, Engine, KeyRange, ScanLimit, Tree};
 
 use crate::operations::{FileType, ROOT};
 use crate::schema::{NameRecord, Record, Redirect, XattrValue, key, number};
-use crate::{FileSystem, Result, Snapshot, acl, numbers, store};
+use crate::{FileSystem, Result, Snapshot, acl, numbers};
 
 const BLOCK: u64 = 4096;
 const LIMIT: ScanLimit = ScanLimit { entries: 1024, bytes: 4 << 20 };
@@ -181,10 +181,10 @@ impl Check<'_> {
             _ if key[..] == *key::INODE_COUNTER => {}
             Some(&key::SNAPSHOT_NAME_TAG) if is_live => self.snapshot_name(key, value),
             Some(&key::LINK_NAME_TAG) => self.list_entry(key, &rest, value)?,
-            _ => match store::decode_name(key, value) {
+            _ => match NameRecord::decode(value) {
                 Ok(NameRecord::Inode(record)) => self.record(key, &rest, &record)?,
                 Ok(NameRecord::Redirect(redirect)) => self.redirect(key, &rest, &redirect)?,
-                Err(error) => self.problem("FS-2", key, error),
+                Err(error) => self.problem("FS-2", key, format_args!("holds what is no record: {error}")),
             },
         }
         Ok(())
@@ -249,10 +249,15 @@ impl Check<'_> {
             self.problem("FS-7", key, what);
         }
         let is_live = self.tree.is_empty();
+        let is_orphan = is_live && rest.first() == Some(&key::ORPHAN_TAG);
+        if !is_orphan && !record.parked.is_empty() {
+            let elsewhere = record.parked.escape_ascii();
+            self.problem("FS-1", key, format_args!("says that its data lie under \"{elsewhere}\""));
+        }
         let path = if rest.is_empty() {
             self.root(key, record);
             Some(Bytes::new())
-        } else if rest[0] == key::ORPHAN_TAG && is_live {
+        } else if is_orphan {
             self.orphan(key, record);
             None
         } else if rest[0] == key::LINKED_TAG {
@@ -284,7 +289,7 @@ impl Check<'_> {
             Some(_) => self.report.files += u64::from(is_live),
             None => self.report.orphans += u64::from(is_live),
         }
-        let lies_under = if record.parked.is_empty() { key } else { &record.parked };
+        let lies_under = if is_orphan && !record.parked.is_empty() { &record.parked } else { key };
         self.owned_data(key, &key::data_prefix(lies_under), record)
     }
 
@@ -327,9 +332,6 @@ impl Check<'_> {
     fn linked(&mut self, key: &Bytes, rest: &Bytes, record: &Record) {
         if *rest != key::linked_key(record.number) || record.file_type == FileType::Directory {
             self.problem("FS-5", key, "is a linked file's key over another inode's record");
-        }
-        if !record.parked.is_empty() {
-            self.problem("FS-5", key, "has names and says that it is parked");
         }
         let Some(redirects) = self.redirects.remove(&record.number) else {
             self.problem("FS-5", key, "is the record of a linked file that no name leads to");

@@ -6,13 +6,10 @@ use pando_engine::{Batch, Tree};
 use crate::inode::{Inode, Place, States};
 use crate::namei::{check_new_name, name_key};
 use crate::operations::{Caller, Entry, FileType, InodeNumber};
-use crate::schema::{Record, key, number};
+use crate::schema::{Record, TARGET_LENGTH_MAX, key, number};
 use crate::{Error, FileSystem, Result, acl};
 
 const SET_GROUP_ID: u32 = 0o2000;
-
-/// Longest target of a symbolic link, in bytes (`PATH_MAX` less its NUL).
-pub(crate) const TARGET_LENGTH_MAX: usize = 4095;
 
 impl FileSystem {
     /// Makes an inode with a name; `fill` completes its record.

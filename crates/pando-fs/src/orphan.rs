@@ -231,7 +231,7 @@ impl FileSystem {
             let scan = engine
                 .waiting(|| engine.scan(Tree::Metadata, &part, pando_engine::Direction::Forward, limit))?;
             for (orphan_key, value) in scan.entries {
-                let record = match store::decode(&orphan_key, &value) {
+                let record = match store::decode_orphan(&orphan_key, &value) {
                     Ok(record) => record,
                     // Where its data lie nobody knows. It is left to the check.
                     Err(error) => {

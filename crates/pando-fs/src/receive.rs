@@ -13,7 +13,6 @@ use pando_format::send_stream::{
     decode_preamble,
 };
 
-use crate::create::TARGET_LENGTH_MAX;
 use crate::moves;
 use crate::namei::check_name;
 use crate::operations::{FileType, InodeNumber, Operations, changing, changing_bytes, waiting};
@@ -256,19 +255,13 @@ fn check_change(change: &KeyChange) -> Result<(), TransferError> {
     let Some(value) = value.as_ref().filter(|_| *tree == Tree::Metadata) else { return Ok(()) };
     let is_sound = match key[0] {
         key::LINK_NAME_TAG => value.len() == 8,
-        key::LINKED_TAG => Record::decode(value).is_ok_and(|record| may_have_a_name(&record)),
+        key::LINKED_TAG => Record::decode(value).and_then(Record::in_tree).is_ok(),
         _ => {
-            let is_sound = |name| !matches!(&name, NameRecord::Inode(record) if !may_have_a_name(record));
-            NameRecord::decode(value).is_ok_and(is_sound) && key::split_path_key(key).is_some()
+            let name = NameRecord::decode(value).and_then(NameRecord::in_tree);
+            name.is_ok() && key::split_path_key(key).is_some()
         }
     };
     if is_sound { Ok(()) } else { Err(TransferError::Refused("an entry that makes no sense")) }
-}
-
-/// False for what no volume has under a name: data that lie under another key, where only those of orphans do, and which might be that of
-/// somebody else's file, or a target that could not be made.
-fn may_have_a_name(record: &Record) -> bool {
-    record.parked.is_empty() && record.target.len() <= TARGET_LENGTH_MAX
 }
 
 /// Gathers changes to batches.

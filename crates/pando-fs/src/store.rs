@@ -65,7 +65,7 @@ impl Store {
         Ok(self.engine.scan(tree, range, Direction::Forward, limit)?)
     }
 
-    /// The inode record under a metadata key that no name has.
+    /// The inode record under the metadata key of a root directory or of a file with several links.
     pub(crate) fn record(&self, key: &[u8]) -> Result<Option<Record>> {
         self.get(Tree::Metadata, key)?.map(|bytes| decode(key, &bytes)).transpose()
     }
@@ -115,14 +115,19 @@ impl Store {
     }
 }
 
-/// Decodes an inode record; the error names its key.
+/// Decodes the record of an inode that is no orphan; the error names its key.
 pub(crate) fn decode(key: &[u8], bytes: &[u8]) -> Result<Record> {
+    Record::decode(bytes).and_then(Record::in_tree).map_err(|error| damaged(key, error))
+}
+
+/// Decodes an orphan's record; the error names its key.
+pub(crate) fn decode_orphan(key: &[u8], bytes: &[u8]) -> Result<Record> {
     Record::decode(bytes).map_err(|error| damaged(key, error))
 }
 
 /// Decodes what lies under a name; the error names its key.
 pub(crate) fn decode_name(key: &[u8], bytes: &[u8]) -> Result<NameRecord> {
-    NameRecord::decode(bytes).map_err(|error| damaged(key, error))
+    NameRecord::decode(bytes).and_then(NameRecord::in_tree).map_err(|error| damaged(key, error))
 }
 
 /// The error for a metadata key that ends in what cannot be the name of anything.

@@ -2,6 +2,7 @@
 
 mod common;
 
+use bytes::Bytes;
 use common::Volume;
 use pando_engine::{Batch, Tree};
 use pando_fs::Error;
@@ -45,4 +46,66 @@ fn a_number_that_is_in_use_is_given_to_no_temporary_file() {
     volume.fs.forget(file, 1);
     volume.fs.unlink(ROOT, b"f").unwrap();
     volume.assert_clean();
+}
+
+/// A file was read and changed whose key the record of another named as the place of its data.
+#[test]
+fn a_record_that_names_another_place_for_its_data_is_not_followed() {
+    let secret = key::child_key(b"", b"secret");
+    for is_linked in [false, true] {
+        let volume = Volume::new();
+        let file = volume.file(ROOT, "secret");
+        volume.write(file, 0, b"secret");
+        let bad = volume.file(volume.directory(ROOT, "d"), "bad");
+        volume.write(bad, 0, b"mine!!");
+        let bad_key = if is_linked {
+            volume.fs.link(bad, ROOT, b"second").unwrap();
+            key::linked_key(bad.0)
+        } else {
+            key::child_key(b"\0d", b"bad")
+        };
+        let volume = with_record(&volume, &bad_key, |record| record.parked = secret.clone());
+        let directory = volume.walk("d").unwrap();
+        assert!(is_damage(volume.walk("d/bad")));
+        assert!(is_damage(waiting(&*volume.fs, |fs| fs.unlink(directory, b"bad"))));
+        assert!(is_damage(volume.rename(directory, "bad", ROOT, "elsewhere")));
+        // All else is as it was.
+        let file = volume.walk("secret").unwrap();
+        assert_eq!(volume.read(file, 0, 9), b"secret");
+        volume.write(volume.file(directory, "new"), 0, b"x");
+        let problems = volume.fs.check().unwrap().problems;
+        assert!(matches!(&problems[..], [one] if one.invariant == "FS-1"), "{problems:#?}");
+    }
+}
+
+/// The same in a directory, whose large attributes lie there, in the root of a snapshot, and in a snapshot.
+#[test]
+fn no_directory_names_another_place_for_its_data() {
+    let volume = Volume::new();
+    volume.file(volume.directory(ROOT, "d"), "f");
+    waiting(&*volume.fs, |fs| fs.take_snapshot(b"s", false)).unwrap();
+    let root = volume.walk(".snapshots/s").unwrap();
+    let prefix = key::snapshot_prefix(root.0);
+    let in_snapshot = key::in_snapshot(&prefix, &key::child_key(b"", b"d"));
+    for (metadata_key, path) in
+        [(key::child_key(b"", b"d"), "d"), (in_snapshot, ".snapshots/s/d"), (prefix, ".snapshots/s")]
+    {
+        let parked = Bytes::from_static(b"\0etc\0\0shadow");
+        let damaged = with_record(&volume, &metadata_key, |record| record.parked = parked);
+        assert!(is_damage(damaged.walk(path)), "{path}");
+        let problems = damaged.fs.check().unwrap().problems;
+        assert!(matches!(&problems[..], [one] if one.invariant == "FS-1"), "{problems:#?}");
+        with_record(&damaged, &metadata_key, |record| record.parked = Bytes::new()).assert_clean();
+    }
+}
+
+/// A target of more than 1 MiB ended the daemon.
+#[test]
+fn a_target_that_no_link_can_have_is_damage() {
+    let volume = Volume::new();
+    volume.fs.make_symlink(&volume.caller, ROOT, b"l", b"there").unwrap();
+    let metadata_key = key::child_key(b"", b"l");
+    let volume = with_record(&volume, &metadata_key, |record| record.target = vec![b'x'; 4096].into());
+    assert!(is_damage(volume.walk("l")));
+    assert!(volume.fs.check().unwrap().problems.iter().any(|problem| problem.invariant == "FS-2"));
 }

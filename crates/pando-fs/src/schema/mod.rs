@@ -3,7 +3,7 @@
 //! `docs/internals/file-system-schema.md` is the reference; the numbered invariants are these:
 //!
 //! * FS-1 keys of the data index lie only under the metadata keys of live inodes and of orphans, and no block of a file
-//!   lies at or behind its size.
+//!   lies at or behind its size. Only the data of orphans lie under other keys than their own.
 //! * FS-2 the parent of every path key is the record of a directory.
 //! * FS-3 a directory's record counts its children exactly, and has 2 + its subdirectories links.
 //! * FS-4 no two inodes show the same number ([`number`]), none shows 0 or a number that the persistent counter will give
@@ -20,6 +20,6 @@ pub mod record;
 pub mod redirect;
 pub mod time;
 
-pub use record::{Record, RecordError, Xattr, XattrValue};
+pub use record::{Record, RecordError, TARGET_LENGTH_MAX, Xattr, XattrValue};
 pub use redirect::{NameRecord, Redirect};
 pub use time::Timestamp;

@@ -17,6 +17,8 @@ pub const RECORD_KIND: u8 = 0;
 pub const HOT_OFFSET: usize = 72;
 /// Bytes of the fixed part; the hot part is its end.
 pub const FIXED_LENGTH: usize = 128;
+/// Longest target of a symbolic link, in bytes (`PATH_MAX` less its NUL).
+pub const TARGET_LENGTH_MAX: usize = 4095;
 /// Set in `flags` when a file may have holes: its blocks no longer follow from its size.
 pub const FLAG_SPARSE: u32 = 1;
 
@@ -121,6 +123,8 @@ pub enum RecordError {
     },
     /// A part of variable length does not make sense.
     Variable,
+    /// It says that its data lie under another key, and is no orphan's.
+    Parked,
 }
 
 impl std::fmt::Display for RecordError {
@@ -133,6 +137,7 @@ impl std::fmt::Display for RecordError {
             Self::Kind { found } => write!(f, "a record is of kind {found}, which does not belong here"),
             Self::FileType { mode } => write!(f, "an inode record has the unknown mode {mode:o}"),
             Self::Variable => f.write_str("the variable part of an inode record makes no sense"),
+            Self::Parked => f.write_str("an inode record that is no orphan's has its data under another key"),
         }
     }
 }
@@ -225,6 +230,11 @@ impl Record {
         vec![FieldUpdate::Set { offset: HOT_OFFSET as u16, bytes: hot.into() }]
     }
 
+    /// Refuses what only an orphan has, which lies in no tree: data under another key, which might be that of somebody else's file.
+    pub fn in_tree(self) -> Result<Self, RecordError> {
+        if self.parked.is_empty() { Ok(self) } else { Err(RecordError::Parked) }
+    }
+
     /// Reads a record. Never trusts the bytes; the result shares none of them.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let mut input = Input { rest: bytes, length: bytes.len() };
@@ -242,6 +252,9 @@ impl Record {
         let modified = Timestamp { seconds: modified_seconds, nanoseconds: input.u32()? };
         let changed = Timestamp { seconds: changed_seconds, nanoseconds: input.u32()? };
         let target = input.counted()?;
+        if target.len() > TARGET_LENGTH_MAX {
+            return Err(RecordError::Variable);
+        }
         let parked = input.counted()?;
         let count = input.u32()?;
         let mut xattrs = Vec::new();
@@ -458,6 +471,17 @@ mod tests {
             assert!(Record::decode(&bytes[..length]).is_err(), "{length}");
         }
         assert_eq!(Record::decode(&[&bytes[..], b"x"].concat()), Err(RecordError::Variable));
+    }
+
+    #[test]
+    fn targets_that_no_link_can_have_and_places_that_only_orphans_have_are_errors() {
+        let longest = Record { target: vec![b'x'; TARGET_LENGTH_MAX].into(), ..sample() };
+        assert_eq!(Record::decode(&longest.encode()), Ok(longest));
+        let too_long = Record { target: vec![b'x'; TARGET_LENGTH_MAX + 1].into(), ..sample() };
+        assert_eq!(Record::decode(&too_long.encode()), Err(RecordError::Variable));
+        assert_eq!(sample().in_tree(), Err(RecordError::Parked));
+        let named = Record { parked: Bytes::new(), ..sample() };
+        assert_eq!(named.clone().in_tree(), Ok(named));
     }
 
     #[test]

@@ -64,6 +64,14 @@ impl NameRecord {
         }
     }
 
+    /// As [`Record::in_tree`].
+    pub fn in_tree(self) -> Result<Self, RecordError> {
+        match self {
+            Self::Inode(record) => record.in_tree().map(Self::Inode),
+            Self::Redirect(_) => Ok(self),
+        }
+    }
+
     /// The type of the file that has the name.
     pub fn file_type(&self) -> FileType {
         match self {
