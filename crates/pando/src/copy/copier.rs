@@ -4,7 +4,8 @@
 //! a directory that is there already is filled up; a file that is there already is overwritten in place; a symbolic
 //! link below the top is replaced and never followed on the target's side.
 //!
-//! What was made on the host is synced as it is made, each file and then the directory that it is in: when the copy ends, all is durable.
+//! When the copy ends, what was made on the host is durable: a single file was synced, and the directory that it is in; of a tree each file
+//! system that it lies on was, once, since files one by one would take a commit of its journal each.
 //!
 //! A name that leads out of its directory is refused, wherever it came from.
 //!
@@ -97,6 +98,8 @@ struct Level {
     source: Box<dyn Directory>,
     target: Box<dyn Directory>,
     metadata: Metadata,
+    /// The file system of the target.
+    system: u64,
     is_new: bool,
     names: IntoIter<Vec<u8>>,
     source_path_length: usize,
@@ -171,6 +174,9 @@ impl<'a> Copier<'a> {
                         self.note(finished);
                         let level = levels.pop().expect("the loop runs while there is one");
                         self.leave(&level);
+                        if levels.last().is_none_or(|above| above.system != level.system) {
+                            self.note(level.target.sync_system().making("sync"));
+                        }
                     }
                 }
                 continue;
@@ -240,7 +246,7 @@ impl<'a> Copier<'a> {
         if let Some(copied) = self.link_to_copy(&from, target, target_name)? {
             return Ok(copied);
         }
-        let copied = self.single(&from, target, target_name)?;
+        let copied = self.single(&from, target, target_name, levels.is_empty())?;
         if matches!(copied, Copied::Done) {
             self.remember(&from, target, target_name)?;
         }
@@ -253,9 +259,10 @@ impl<'a> Copier<'a> {
         from: &Source<'_>,
         target: &dyn Directory,
         target_name: &[u8],
+        is_alone: bool,
     ) -> Result<Copied, Problem> {
         match from.metadata.file_type {
-            FileType::Regular => self.file(from, target, target_name),
+            FileType::Regular => self.file(from, target, target_name, is_alone),
             FileType::Symlink => {
                 let link = from.directory.read_link(from.name).reading("read link")?;
                 self.small(from, target, target_name, &|| target.make_symlink(target_name, &link))
@@ -345,6 +352,7 @@ impl<'a> Copier<'a> {
             source,
             target,
             metadata: from.metadata,
+            system: made.identity.system,
             is_new,
             names: Vec::new().into_iter(),
             source_path_length: self.source_path.len(),
@@ -364,10 +372,15 @@ impl<'a> Copier<'a> {
         let outcome = self.xattrs(&*level.source, b".", false, &*level.target, b".");
         self.note(outcome);
         self.note(level.target.apply(b".", &settings).making("set attributes of"));
-        self.note(level.target.sync().making("sync"));
     }
 
-    fn file(&mut self, from: &Source<'_>, target: &dyn Directory, name: &[u8]) -> Result<Copied, Problem> {
+    fn file(
+        &mut self,
+        from: &Source<'_>,
+        target: &dyn Directory,
+        name: &[u8],
+        is_alone: bool,
+    ) -> Result<Copied, Problem> {
         let source = from.directory.open_file(from.name, from.follow).reading("open")?;
         // Nobody else reads it before it has its owner and mode.
         let mode = if self.options.owners { 0o600 } else { self.mode(&from.metadata) };
@@ -398,7 +411,10 @@ impl<'a> Copier<'a> {
         if settings != Settings::default() {
             copy.apply(&settings).making("set attributes of")?;
         }
-        copy.finish().making("sync")?;
+        if is_alone {
+            copy.sync().making("sync")?;
+        }
+        copy.close().making("close")?;
         Ok(Copied::Done)
     }
 

@@ -238,6 +238,10 @@ impl Directory for HostDirectory {
     fn sync(&self) -> Result<()> {
         sync(&self.directory)
     }
+
+    fn sync_system(&self) -> Result<()> {
+        Ok(rustix::fs::syncfs(&self.directory)?)
+    }
 }
 
 impl OpenFile for HostFile {
@@ -314,8 +318,11 @@ impl OpenFile for HostFile {
         Ok(has_owner)
     }
 
-    fn finish(self: Box<Self>) -> Result<()> {
-        sync(&self.file)?;
+    fn sync(&self) -> Result<()> {
+        sync(&self.file)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
         Ok(pando_device::descriptors::close(self.file)?)
     }
 }
@@ -378,20 +385,22 @@ mod tests {
         let name = b"file";
         std::fs::write(directory.path().join("file"), "bytes").unwrap();
         let host = HostDirectory::open(directory.path()).unwrap();
-        assert!(host.sync().is_ok());
-        assert!(host.overwrite_file(name).unwrap().finish().is_ok());
+        assert!(host.sync().is_ok() && host.sync_system().is_ok());
+        assert!(host.overwrite_file(name).unwrap().sync().is_ok());
         // Through these nothing can be synced, whatever the file system.
         let in_vain = host.open_file_at(name, OFlags::PATH, 0).unwrap();
-        assert!(matches!(in_vain.finish(), Err(Cause::Host(Errno::BADF))));
+        assert!(matches!(in_vain.sync(), Err(Cause::Host(Errno::BADF))));
         let path_alone = Rc::new(rustix::fs::open(directory.path(), OFlags::PATH, Mode::empty()).unwrap());
         let in_vain = HostDirectory { way: host.way.clone(), directory: path_alone, names: None };
         assert!(matches!(in_vain.sync(), Err(Cause::Host(Errno::BADF))));
+        assert!(matches!(in_vain.sync_system(), Err(Cause::Host(Errno::BADF))));
     }
 
     #[test]
     fn what_has_nothing_to_sync_is_written() {
         let host = HostDirectory::open(Path::new("/dev")).unwrap();
         let null = host.overwrite_file(b"null").unwrap();
-        assert!(null.write(0, &Bytes::from_static(b"bytes")).is_ok() && null.finish().is_ok());
+        assert!(null.write(0, &Bytes::from_static(b"bytes")).is_ok() && null.sync().is_ok());
+        assert!(null.close().is_ok());
     }
 }

@@ -184,6 +184,10 @@ impl Directory for InsideDirectory {
     fn sync(&self) -> Result<()> {
         Ok(())
     }
+
+    fn sync_system(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl OpenFile for InsideFile {
@@ -224,7 +228,11 @@ impl OpenFile for InsideFile {
         Ok(true)
     }
 
-    fn finish(self: Box<Self>) -> Result<()> {
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
         Ok(())
     }
 }

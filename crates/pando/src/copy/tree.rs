@@ -128,8 +128,10 @@ pub trait Directory {
     fn set_xattr(&self, name: &[u8], attribute: &[u8], value: &[u8]) -> Result<()>;
     /// Removes an extended attribute of a name, never through a symbolic link.
     fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()>;
-    /// Makes durable which names are in it, and its attributes; those of a volume are when the volume is closed.
+    /// Makes durable which names are in it; those of a volume are when the volume is closed.
     fn sync(&self) -> Result<()>;
+    /// Makes durable everything on the file system that it is on; in a volume that is when the volume is closed.
+    fn sync_system(&self) -> Result<()>;
 }
 
 /// An open file.
@@ -146,6 +148,8 @@ pub trait OpenFile {
     fn set_size(&self, size: u64) -> Result<()>;
     /// Changes attributes. False if the owner is not for this user to give.
     fn apply(&self, settings: &Settings) -> Result<bool>;
-    /// Makes what was written to it durable, and closes it; in a volume it is durable when the volume is closed.
-    fn finish(self: Box<Self>) -> Result<()>;
+    /// Makes durable what was written to it; in a volume it is when the volume is closed.
+    fn sync(&self) -> Result<()>;
+    /// Closes it, with the errors that come of that.
+    fn close(self: Box<Self>) -> Result<()>;
 }

@@ -25,7 +25,7 @@ const OPTIONS: CopyOptions = CopyOptions {
     verbose: false,
 };
 
-/// What was synced, in the order in which it was. It does not become durable if that is so said.
+/// What was synced and closed, in the order in which it was. It fails if that is so said.
 #[derive(Clone, Default)]
 struct Synced {
     what: Rc<RefCell<Vec<String>>>,
@@ -50,8 +50,9 @@ struct Names {
 impl Directory for Names {
     fn metadata(&self, name: &[u8], _: bool) -> Result<Metadata> {
         let file_type = if name == b"." { FileType::Directory } else { FileType::Symlink };
+        let is_mounted = self.path.windows(5).any(|part| part == b"mount");
         Ok(Metadata {
-            identity: Identity { system: u64::MAX, inode: 1 },
+            identity: Identity { system: if is_mounted { u64::MAX - 1 } else { u64::MAX }, inode: 1 },
             file_type,
             mode: 0o755,
             uid: 0,
@@ -116,6 +117,9 @@ impl Directory for Names {
     fn sync(&self) -> Result<()> {
         self.synced.sync(&self.path)
     }
+    fn sync_system(&self) -> Result<()> {
+        self.synced.sync(&join(b"all of", &self.path))
+    }
 }
 
 /// A device, or a file, with what was written to it; everything else is what it held before.
@@ -155,8 +159,11 @@ impl OpenFile for Written {
     fn apply(&self, _: &Settings) -> Result<bool> {
         unreachable!()
     }
-    fn finish(self: Box<Self>) -> Result<()> {
+    fn sync(&self) -> Result<()> {
         self.synced.sync(&self.path)
+    }
+    fn close(self: Box<Self>) -> Result<()> {
+        self.synced.sync(&join(b"closed", &self.path))
     }
 }
 
@@ -205,26 +212,25 @@ fn names_that_lead_out_of_the_target_are_refused() {
 /// The command said that all was done while files and names were in the memory of the host alone, and an error that came of them later was
 /// nobody's.
 #[test]
-fn files_are_synced_and_then_the_directories_that_they_are_in() {
+fn what_was_copied_is_synced() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(directory.path().join("tree/sub")).unwrap();
-    for name in ["tree/a", "tree/sub/b"] {
-        std::fs::write(directory.path().join(name), "bytes").unwrap();
-    }
-    for fails in [false, true] {
+    std::fs::create_dir_all(directory.path().join("tree/sub/mount/sub")).unwrap();
+    std::fs::write(directory.path().join("tree/sub/file"), "bytes").unwrap();
+    let copied = |name: &[u8], fails| {
         let synced = Synced { fails, ..Synced::default() };
         let mut output = Output::new();
         let mut copier = Copier::new(OPTIONS, &mut output);
         let place = |directory, name: &[u8]| Target { directory, name: name.to_vec(), path: name.to_vec() };
-        let from = place(Box::new(HostDirectory::open(directory.path()).unwrap()), b"tree");
+        let from = place(Box::new(HostDirectory::open(directory.path()).unwrap()), name);
         let target = Names { path: b"top".to_vec(), synced: synced.clone(), ..Names::default() };
         copier.copy(&from, &place(Box::new(target), b"copy")).unwrap();
-        let what = synced.what.take();
-        let at = |what: &[String], path| what.iter().position(|synced| synced == path).unwrap();
-        let order = ["top/copy/sub/b", "top/copy/sub", "top/copy", "top"].map(|path| at(&what, path));
-        assert!(order.is_sorted() && at(&what, "top/copy/a") < at(&what, "top/copy"), "{what:?}");
-        assert_eq!(what.len(), 5);
-        // Each is told, and the copy goes on.
-        assert_eq!(copier.problems(), if fails { 5 } else { 0 });
-    }
+        (synced.what.take(), copier.problems())
+    };
+    // A file system once, and another one that is mounted in it.
+    let of_tree = ["closed/top/copy/sub/file", "all of/top/copy/sub/mount", "all of/top/copy", "top"];
+    let of_file = ["top/copy", "closed/top/copy", "top"];
+    assert_eq!(copied(b"tree", false), (of_tree.map(str::to_owned).to_vec(), 0));
+    assert_eq!(copied(b"tree/sub/file", false), (of_file.map(str::to_owned).to_vec(), 0));
+    // Each failure is told, and the copy goes on.
+    assert_eq!(copied(b"tree", true), (of_tree.map(str::to_owned).to_vec(), 4));
 }
