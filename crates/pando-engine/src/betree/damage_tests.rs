@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
-use pando_format::{KeyRange, Msn, NodeId, Tree};
+use pando_format::{Bound, KeyRange, Msn, NodeId, Tree, Xf};
 use parking_lot::Mutex;
 
-use super::node::NodeRef;
+use super::interior::{Child, Interior};
+use super::node::{Body, Node, NodeRef};
 use super::tree::{TreeRoot, root_above};
 use crate::small_volume::{manual, small_volume};
 use crate::{Batch, Engine, Error};
@@ -240,4 +241,27 @@ fn nobody_gives_up_on_edges_to_nothing() {
     }
     let damaged = volume.damaged.lock();
     assert!(!damaged.contains(&NodeId::EMPTY) && damaged.contains(&NodeId(77)));
+}
+
+/// Edges that were joined before damage came were taken off nobody's count (BT-4): what they lead to was never free again.
+#[test]
+fn twins_joined_before_damage_are_counted() {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    let volume = engine.volume();
+    let _gate = volume.gate.read_recursive();
+    let leaf = volume.add_node(TREE, Node::empty_leaf(KeyRange::all(), Msn::default()));
+    volume.settle([], [leaf.id; 3]);
+    // The last two lift more than their keys share.
+    let children = [0, 0, 200, 200].map(|strip| {
+        let KeyRange { lower, upper } = KeyRange::all();
+        let xf = Xf { strip: 0, prepend: Default::default(), lower, upper };
+        Child { xf: Some(xf), ..Child::new(leaf.id, strip) }
+    });
+    let pivots = ["b", "c", "d"].map(Bound::before).into();
+    let interior = Body::Interior(Interior { pivots, children: children.into() });
+    let parent = volume.add_node(TREE, Node::new(1, interior, KeyRange::all(), Msn::default()));
+    let joined = volume.join_twins(&parent, &KeyRange::all());
+    assert!(matches!(joined, Err(Error::Damaged { .. })), "{joined:?}");
+    assert_eq!(parent.state.read().interior().children.len(), 3);
+    assert_eq!(volume.table.references(leaf.id), 3);
 }

@@ -136,14 +136,20 @@ impl Volume {
         }
         self.mark_dirty(parent, &mut above);
         let (mut from, mut gone) = (0, Vec::new());
-        while let Some((left, twins)) = next(above.interior(), from)? {
-            gone.extend(above.interior_mut().join_twins(left, twins));
-            from = left;
-        }
+        let done = loop {
+            match next(above.interior(), from) {
+                Ok(Some((left, twins))) => {
+                    gone.extend(above.interior_mut().join_twins(left, twins));
+                    from = left;
+                }
+                other => break other,
+            }
+        };
         self.account(&mut above);
         let joined = !gone.is_empty();
+        // Those that were joined before damage came are joined (BT-4).
         self.settle(gone, []);
-        Ok(joined)
+        done.map(|_| joined)
     }
 
     /// True if what an edge and the next one show fits into one node, as far as that can be told without reading more than headers.
