@@ -438,6 +438,23 @@ impl Volume {
     }
 }
 
+/// A thread that panics leaves things half done, and others waiting for the rest. So the volume takes no changes any more, which all who
+/// wait are told. Its locks have been let go by then.
+struct Panics<'a> {
+    volume: &'a Volume,
+    name: &'a str,
+}
+
+impl Drop for Panics<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let why = format!("the thread {} panicked", self.name);
+            self.volume.log.fail(&why);
+            self.volume.poison(&why);
+        }
+    }
+}
+
 /// What a thread does until it is told to end.
 type Work = fn(&Volume);
 
@@ -456,7 +473,11 @@ pub(crate) fn start(volume: &Arc<Volume>) -> std::io::Result<Vec<std::thread::Jo
     let writers = writers.into_iter().filter(|_| !volume.options.read_only);
     for (name, run) in writers.chain(readers) {
         let volume = volume.clone();
-        threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&volume))?);
+        let run = move || {
+            let _panics = Panics { volume: &volume, name };
+            run(&volume);
+        };
+        threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(run)?);
     }
     // A replay leaves work behind, and wakes nobody.
     volume.wake_workers();

@@ -327,6 +327,12 @@ impl RedoLog {
         self.state.lock().poison.clone()
     }
 
+    /// Acknowledges nothing any more, and tells all who wait: whoever was writing may never come to an end.
+    pub fn fail(&self, why: &str) {
+        self.state.lock().fail(why.to_owned());
+        self.changed.notify_all();
+    }
+
     /// Bytes that wait to be written.
     #[cfg(test)]
     pub fn queued_bytes(&self) -> u64 {
@@ -382,8 +388,12 @@ impl State {
 
     /// Remembers the first failure; what follows from it is not news.
     fn poison(&mut self, error: &Error) {
+        self.fail(format!("the log could not be written: {error}"));
+    }
+
+    fn fail(&mut self, why: String) {
         if self.poison.is_none() {
-            self.poison = Some(format!("the log could not be written: {error}"));
+            self.poison = Some(why);
             self.queue.clear();
             self.queued_bytes = 0;
             self.bindable_bytes = 0;
