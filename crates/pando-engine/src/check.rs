@@ -127,7 +127,7 @@ impl Volume {
         };
         for tree in Tree::ALL {
             let root = self.root(tree).read().clone();
-            let height = root.state.read().height;
+            let height = root.height;
             check.named(Visit { id: root.id, tree, height, own: Some(KeyRange::all()) })?;
         }
         // What is doomed has no name, but names others until it is taken apart. Its leaves are not read.

@@ -121,7 +121,7 @@ impl Volume {
         let bound_bytes = self.bound_bytes.load(Ordering::Relaxed);
         let root = |tree| {
             let node = self.root(tree).read();
-            Root { node: node.id, height: node.state.read().height }
+            Root { node: node.id, height: node.height }
         };
         let cut = Cut {
             dirty,

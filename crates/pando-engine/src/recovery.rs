@@ -273,7 +273,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
     for (tree, root) in [(Tree::Metadata, live.metadata), (Tree::Data, live.data)] {
         let node: NodeRef = volume.node(root.node)?;
         volume.load_all(&node)?;
-        node.state.read().expect_height(&node, Some(root.height))?;
+        node.expect_height(Some(root.height))?;
         TreeRoot::replace(&mut volume.root(tree).write(), node);
     }
     volume.stats.bound_runs_replayed.store(replay.bound_runs(), Ordering::Relaxed);

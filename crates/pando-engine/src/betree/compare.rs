@@ -179,8 +179,8 @@ impl Volume {
             difference(sides, entries, out);
             return Ok(piece.upper);
         };
+        node.expect_height(side.place.height)?;
         let state = node.state.read_recursive();
-        state.expect_height(node, side.place.height)?;
         let names = &side.place.names;
         let local = names.range_to_local(&side.full(range));
         let level;

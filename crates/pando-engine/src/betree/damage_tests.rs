@@ -11,7 +11,7 @@ use super::interior::{Child, Interior};
 use super::node::{Body, Node, NodeRef};
 use super::tree::{TreeRoot, root_above};
 use crate::small_volume::{manual, small_volume};
-use crate::{Batch, Engine, Error};
+use crate::{Batch, Direction, Engine, Error, Result, ScanLimit};
 
 const TREE: Tree = Tree::Metadata;
 
@@ -264,4 +264,43 @@ fn twins_joined_before_damage_are_counted() {
     assert!(matches!(joined, Err(Error::Damaged { .. })), "{joined:?}");
     assert_eq!(parent.state.read().interior().children.len(), 3);
     assert_eq!(volume.table.references(leaf.id), 3);
+}
+
+/// In an image that leads in a circle the node behind an edge may be one whose lock is held already, and whoever waited to change it kept
+/// the read waiting for ever, and itself.
+#[test]
+fn nobody_waits_for_a_node_of_a_wrong_height() {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    for number in 0..260 {
+        put(&engine, number);
+        settle(&engine);
+    }
+    let (volume, root) = (engine.volume(), root(&engine));
+    assert_eq!(root.height, 1);
+    let wrong = {
+        let _gate = volume.gate.read_recursive();
+        volume.add_node(TREE, root_above(&root, 1, Msn::default()))
+    };
+    root.state.write().interior_mut().children[0].id = wrong.id;
+    put(&engine, 0);
+    let limit = ScanLimit { entries: 1, bytes: 1 };
+    let key = key(1);
+    let ways: [&(dyn Fn() -> Result<()> + Sync); 5] = [
+        &|| engine.get(TREE, &key).map(drop),
+        &|| engine.scan(TREE, &KeyRange::all(), Direction::Forward, limit).map(drop),
+        &|| engine.compare(TREE, &"key ".into(), &"yek ".into(), &KeyRange::all(), limit).map(drop),
+        &|| volume.flush_child(&root, &KeyRange::all(), 0),
+        &|| volume.split_child(&root, &KeyRange::all(), 0),
+    ];
+    for (number, way) in ways.iter().enumerate() {
+        let busy = wrong.state.write();
+        std::thread::scope(|scope| {
+            let (done, is_done) = std::sync::mpsc::channel();
+            scope.spawn(move || done.send(way()));
+            let answer = is_done.recv_timeout(std::time::Duration::from_secs(10));
+            drop(busy);
+            let Ok(Err(Error::Damaged { what })) = answer else { panic!("way {number}: {answer:?}") };
+            assert!(what.contains("its height is 1"), "way {number}: {what}");
+        });
+    }
 }

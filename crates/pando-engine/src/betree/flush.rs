@@ -103,7 +103,7 @@ impl Volume {
     /// there is none.
     fn relieve_again(&self, tree: Tree) -> Result<bool> {
         let root = self.root(tree).read().clone();
-        let found = root.state.read().height > 1 && self.relieve_below(&root, &KeyRange::all())?;
+        let found = root.height > 1 && self.relieve_below(&root, &KeyRange::all())?;
         if found {
             // There may be others.
             self.root(tree).unrelieved.store(true, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl Volume {
             }
             let Some(child) = self.cache.peek(edge.id) else { return Ok(false) };
             let height = state.height - 1;
-            child.state.read().expect_height(&child, Some(height))?;
+            child.expect_height(Some(height))?;
             (child, state.interior().bounds_below(index, own)?.0)
         };
         let is_full = || {
@@ -150,7 +150,7 @@ impl Volume {
             // Damage may keep its messages where they are.
             return Ok(!is_full() || self.root(node.tree).maintenance.is_wanted());
         }
-        let found = child.state.read().height > 1 && self.relieve_below(&child, &bounds)?;
+        let found = child.height > 1 && self.relieve_below(&child, &bounds)?;
         if found {
             self.bring_in_shape(node, own, index, &child)?;
         }
@@ -290,7 +290,7 @@ impl Volume {
         index: usize,
         child: &NodeRef,
     ) -> Result<()> {
-        let is_leaf = child.state.read().height == 0;
+        let is_leaf = child.height == 0;
         if !is_leaf {
             let bounds = parent.state.read().interior().bounds_below(index, own)?.0;
             self.relieve(child, &bounds)?;
@@ -355,8 +355,8 @@ impl Volume {
         child: &NodeRef,
     ) -> Result<Option<u32>> {
         let above = parent.state.read();
+        child.expect_height(Some(above.height - 1))?;
         let below = child.state.read();
-        below.expect_height(child, Some(above.height - 1))?;
         let interior = above.interior();
         let (_, prefix) = interior.bounds_below(index, own)?;
         Ok(missing_below(&interior.children[index], &below, interior.bounds_of(index, own), &prefix))
@@ -369,7 +369,7 @@ impl Volume {
         let mut own = KeyRange::all();
         let mut key = key.clone();
         loop {
-            if node.state.read().height == 0 {
+            if node.height == 0 {
                 return Ok(());
             }
             self.load_all(&node)?;
@@ -385,7 +385,7 @@ impl Volume {
                 return Ok(());
             }
             let child = self.node(id)?;
-            child.state.read().expect_height(&child, Some(height))?;
+            child.expect_height(Some(height))?;
             let too_large = match &child.state.read().body {
                 Body::Leaf(leaf) => leaf.is_too_large(self.shape.node_bytes),
                 Body::Interior(interior) => interior.children.len() > self.shape.fanout,
@@ -418,8 +418,7 @@ impl Volume {
                 }
             }
         };
-        let too_large =
-            too_large && (node.state.read().height == 0 || self.merge_children(&node, &KeyRange::all())?);
+        let too_large = too_large && (node.height == 0 || self.merge_children(&node, &KeyRange::all())?);
         if too_large {
             {
                 let _gate = self.gate.read_recursive();

@@ -81,7 +81,7 @@ impl Volume {
         let mut own = KeyRange::all();
         let mut joined = false;
         let mut flushes = 0;
-        while node.state.read().height > 0 {
+        while node.height > 0 {
             self.load_all(&node)?;
             let index = {
                 let state = node.state.read();
@@ -113,7 +113,7 @@ impl Volume {
                 let edge = &state.interior().children[index];
                 (edge.id, edge.xf.is_some(), state.interior().bounds_below(index, &own)?.1)
             };
-            if id.is_empty() || !translated && self.is_shared(id) || node.state.read().height == 1 {
+            if id.is_empty() || !translated && self.is_shared(id) || node.height == 1 {
                 break;
             }
             let child = self.own_child(&node, &own, index)?;

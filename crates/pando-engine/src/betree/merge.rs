@@ -10,8 +10,8 @@ use super::message_buffer::{ENTRY_OVERHEAD, MessageBuffer};
 use super::node::{Body, Node, NodeRef};
 use super::part::Part;
 use super::tree::TreeRoot;
-use crate::Result;
 use crate::volume::Volume;
+use crate::{Error, Result};
 
 impl Volume {
     /// Does away with a small node behind an edge: cuts the edge if nothing is in it, else joins it with a neighbour if both
@@ -37,7 +37,7 @@ impl Volume {
             borrow = Some(left);
         }
         let Some(left) = borrow else { return Ok(false) };
-        if !self.has_few_edges(self.shown_by(parent, own, index)?.1) || parent.state.read().height == 1 {
+        if !self.has_few_edges(self.shown_by(parent, own, index)?.1) || parent.height == 1 {
             return Ok(false);
         }
         if self.grown_by_joining(parent, own, left)? > self.shape.node_bytes {
@@ -90,6 +90,7 @@ impl Volume {
             return Ok(false);
         }
         let child = self.node(id)?;
+        child.expect_height(parent.height.checked_sub(1))?;
         let _gate = self.gate.read_recursive();
         let mut above = parent.state.write();
         let mut below = child.state.write();
@@ -233,6 +234,10 @@ impl Volume {
     fn merge_pair(&self, parent: &NodeRef, own: &KeyRange, left: usize) -> Result<()> {
         let [first, second] = [left, left + 1].map(|index| self.child_to_change(parent, own, index));
         let (first, second) = (first?, second?);
+        if first.id == second.id {
+            let what = "two edges lead to it, but the block table counts one";
+            return Err(Error::damaged_node(Some(first.tree), first.id, what));
+        }
         loop {
             for node in [parent, &first, &second] {
                 self.load_all(node)?;
@@ -249,10 +254,6 @@ impl Volume {
             let (_, prefix_b) = interior.bounds_below(left + 1, own)?;
             let bounds =
                 KeyRange::new(interior.bounds_of(left, own).lower, interior.bounds_of(left + 1, own).upper);
-            for node in [&first, &second] {
-                let state = if node.id == first.id { &*a } else { &*b };
-                state.expect_height(node, Some(above.height - 1))?;
-            }
             let strip = bounds.common_prefix().min(prefix_a.len()).min(prefix_b.len());
             self.mark_dirty(parent, &mut above);
             self.mark_dirty(&first, &mut a);
@@ -323,7 +324,6 @@ impl Volume {
             return Ok(());
         }
         let (bounds, prefix) = above.interior().bounds_below(0, &own)?;
-        below.expect_height(&child, Some(above.height - 1))?;
         self.mark_dirty(root, &mut above);
         self.mark_dirty(&child, &mut below);
         let edge = &mut above.interior_mut().children[0];

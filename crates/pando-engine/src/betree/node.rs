@@ -27,6 +27,8 @@ pub(crate) struct CachedNode {
     pub(crate) id: NodeId,
     /// The tree it belongs to.
     pub(crate) tree: Tree,
+    /// That of its contents, which never changes: a tree grows by new nodes above the old ones.
+    pub(crate) height: u8,
     /// Set when somebody looks at it, cleared by the clock hand of the eviction.
     pub(crate) used: AtomicBool,
     /// True for a root (TREE-1): it stays in memory.
@@ -99,12 +101,26 @@ impl CachedNode {
         Arc::new(Self {
             id,
             tree,
+            height: node.height,
             used: AtomicBool::new(true),
             pinned: AtomicBool::new(false),
             shared: AtomicBool::new(false),
             mark: AtomicU64::new(NO_MARK),
             state: RwLock::new(node),
         })
+    }
+
+    /// BT-3: a node has the height that the way to it says. Damage can break that, so it is an error and no assertion. Asked before the
+    /// node is locked by who holds the lock of one above it: where an image leads in a circle, that may be the same node, and whoever waits
+    /// to change it would keep both waiting for ever.
+    pub(crate) fn expect_height(&self, height: Option<u8>) -> Result<()> {
+        match height {
+            Some(height) if height != self.height => {
+                let what = format!("its height is {}, but the edge to it says {height}", self.height);
+                Err(Error::damaged_node(Some(self.tree), self.id, what))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -147,17 +163,6 @@ impl Node {
             born: self.born,
             place: self.place.clone(),
             checkpoint: self.dirty.expect("NODE-1: only what has changed is written"),
-        }
-    }
-
-    /// BT-3: a node has the height that the way to it says. Damage can break that, so it is an error and no assertion.
-    pub(crate) fn expect_height(&self, node: &CachedNode, height: Option<u8>) -> Result<()> {
-        match height {
-            Some(height) if height != self.height => {
-                let what = format!("its height is {}, but the edge to it says {height}", self.height);
-                Err(Error::damaged_node(Some(node.tree), node.id, what))
-            }
-            _ => Ok(()),
         }
     }
 

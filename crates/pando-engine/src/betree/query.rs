@@ -22,8 +22,8 @@ impl Volume {
     }
 
     fn get_in(&self, node: &CachedNode, key: &[u8], height: Option<u8>) -> Result<Option<Bytes>> {
+        node.expect_height(height)?;
         let state = node.state.read();
-        state.expect_height(node, height)?;
         let interior = match &state.body {
             Body::Leaf(leaf) => {
                 if leaf.basements.is_empty() {

@@ -100,11 +100,11 @@ impl Volume {
         range: &KeyRange,
         limit: usize,
     ) -> bool {
-        let state = node.state.read();
         // Who reads it meets the error.
-        if state.expect_height(node, height).is_err() {
+        if node.expect_height(height).is_err() {
             return false;
         }
+        let state = node.state.read();
         let local = names.range_to_local(range);
         let interior = match &state.body {
             Body::Leaf(leaf) => return leaf.bytes_in(&local) > limit,
@@ -194,8 +194,8 @@ impl Volume {
         let mut names = Names::root();
         let mut expected = None;
         loop {
+            node.expect_height(expected)?;
             let state = node.state.read();
-            state.expect_height(&node, expected)?;
             let goto = |range: &KeyRange, names: &Names, target, height| {
                 goto_for(range, names, target, height, from, to)
             };

@@ -131,8 +131,8 @@ impl Volume {
         range: &KeyRange,
         out: &mut Collector,
     ) -> Result<Option<Bound>> {
+        node.expect_height(place.height)?;
         let state = node.state.read();
-        state.expect_height(node, place.height)?;
         let names = &place.names;
         let interior = match &state.body {
             Body::Leaf(leaf) if leaf.basements.is_empty() => {
@@ -177,8 +177,8 @@ impl Volume {
     }
 
     fn leaf_ahead_in(&self, node: &NodeRef, place: &Place<'_>, range: &KeyRange) -> Result<LeafAhead> {
+        node.expect_height(place.height)?;
         let state = node.state.read();
-        state.expect_height(node, place.height)?;
         let names = &place.names;
         let interior = match &state.body {
             Body::Leaf(leaf) => {

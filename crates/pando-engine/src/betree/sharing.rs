@@ -73,7 +73,7 @@ impl Volume {
                 (edge.id, edge.xf.is_some(), state.height - 1)
             };
             let child = self.node(id)?;
-            child.state.read().expect_height(&child, Some(height))?;
+            child.expect_height(Some(height))?;
             if !translated && !self.is_shared(id) {
                 return Ok(child);
             }

@@ -208,7 +208,7 @@ impl Volume {
     }
 
     fn sink_dirty_below(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
-        let height = node.state.read().height;
+        let height = node.height;
         let mut index = 0;
         while height > 0 && index < node.state.read().interior().children.len() {
             if !self.has_space_to_flush() || self.root(node.tree).maintenance.is_wanted() {
@@ -248,9 +248,9 @@ impl Volume {
             let is_here = interior.children.get(index).is_some_and(|edge| edge.id == id);
             if is_here { Some(interior.bounds_below(index, own)?.0) } else { None }
         };
-        let height = node.state.read().height;
+        let height = node.height;
         if let Some(bounds) = bounds.filter(|_| height > 1) {
-            child.state.read().expect_height(&child, Some(height - 1))?;
+            child.expect_height(Some(height - 1))?;
             self.sink_dirty_below(&child, &bounds)?;
             self.bring_in_shape(node, own, index, &child)?;
         }
@@ -303,7 +303,7 @@ impl Volume {
     /// Brings deletes from a node and from below it down; in part if there was no room for all of them, or the walk is to end or to pause.
     fn sink_below(&self, stop: &Stop<'_>, walk: &Walk) -> Result<Sunk> {
         let Stop { node, own, lifted, from } = *stop;
-        let height = node.state.read().height;
+        let height = node.height;
         if height == 0 {
             return Ok(Sunk::All);
         }
@@ -372,7 +372,7 @@ impl Volume {
             let edges = node.state.read().interior().children.len();
             let from = if index == first { from.strip_prefix(&prefix[..]).unwrap_or_default() } else { b"" };
             let below = self.node(id).and_then(|child| {
-                child.state.read().expect_height(&child, Some(height - 1))?;
+                child.expect_height(Some(height - 1))?;
                 let lifted = [lifted, &prefix].concat();
                 let below =
                     self.sink_below(&Stop { node: &child, own: &bounds, lifted: &lifted, from }, walk)?;

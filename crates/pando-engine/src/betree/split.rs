@@ -32,7 +32,8 @@ impl Volume {
     pub(crate) fn split_child(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
         let id = parent.state.read().interior().children[index].id;
         let child = self.node(id)?;
-        if child.state.read().height > 0 {
+        child.expect_height(parent.height.checked_sub(1))?;
+        if child.height > 0 {
             let below = parent.state.read().interior().bounds_below(index, own)?.0;
             if !self.merge_children(&child, &below)? {
                 return Ok(());
@@ -127,7 +128,7 @@ impl Volume {
     /// Reads every part of a node that is not in memory, but for basement nodes that cannot be read. Gives where those lie in the node's image,
     /// and why they cannot.
     fn load_readable(&self, node: &NodeRef) -> Result<Vec<(u32, Error)>> {
-        if node.state.read().height > 0 {
+        if node.height > 0 {
             return self.load_all(node).map(|()| Vec::new());
         }
         let mut lost: Vec<(u32, Error)> = Vec::new();

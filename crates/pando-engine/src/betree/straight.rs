@@ -90,18 +90,16 @@ impl Volume {
         if node.shared.load(Ordering::Acquire) {
             return Went::Root(count);
         }
+        // Damage; whoever has to read what is behind it says so.
+        if node.expect_height(Some(height - 1)).is_err() {
+            return Went::Root(count);
+        }
         if height > 1 {
             let Some(state) = node.state.try_read() else { return Went::Root(count) };
-            return match &state.body {
-                Body::Interior(interior) if state.height + 1 == height => {
-                    self.go_straight(way, interior, state.height, lifted, count)
-                }
-                // Damage; whoever has to read what is behind it says so.
-                _ => Went::Root(count),
-            };
+            return self.go_straight(way, state.interior(), height - 1, lifted, count);
         }
         let Some(mut state) = node.state.try_write() else { return Went::Root(count) };
-        if state.height != 0 || !self.is_dirty_now(&state) {
+        if !self.is_dirty_now(&state) {
             return Went::Root(count);
         }
         let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
@@ -195,12 +193,10 @@ impl Volume {
         }
         let (below, prefix) = interior.bounds_below(index, own).ok()?;
         let range = range_below(range, &interior.bounds_of(index, own), &prefix);
+        node.expect_height(Some(height - 1)).ok()?;
         if height > 1 {
             let state = node.state.try_read()?;
-            let Body::Interior(interior) = &state.body else { return None };
-            if state.height + 1 != height {
-                return None;
-            }
+            let interior = state.interior();
             let (index, last) = interior.indexes_in(&range).into_inner();
             let buffer = interior.children[index].buffer.get()?;
             if index != last || !buffer.is_empty_in(&range) {
@@ -209,9 +205,6 @@ impl Volume {
             return self.delete_behind(interior, index, &below, state.height, &range, msn);
         }
         let mut state = node.state.try_write()?;
-        if state.height != 0 {
-            return None;
-        }
         if state.leaf().is_empty_in(&range) {
             return Some(0);
         }

@@ -209,6 +209,7 @@ impl Volume {
         }
         stretch.lifted += child.strip as usize;
         let below = self.cache.peek(child.id)?;
+        below.expect_height(node.height.checked_sub(1)).ok()?;
         self.leaf_of(&below, stretch)
     }
 
