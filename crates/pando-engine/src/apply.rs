@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pando_format::key::KEY_LENGTH_MAX;
+use pando_format::log_record::RUN_KEYS_LENGTH_MAX;
+use pando_format::operation::Excess;
 use pando_format::{KeyRange, Lsn, Msn, Operation, Pending, Tree};
 
 use crate::batch::Terms;
@@ -71,7 +72,10 @@ impl Volume {
         let Batch { operations, terms } = batch;
         let bytes: usize = operations.iter().map(Operation::length).sum();
         for operation in &operations {
-            check_keys(operation)?;
+            operation.check().map_err(|Excess { what, .. }| Error::TooLarge { what })?;
+        }
+        if operations.iter().map(Operation::run_keys_length).sum::<u64>() > RUN_KEYS_LENGTH_MAX {
+            return Err(Error::TooLarge { what: "a batch of operations" });
         }
         self.admit(bytes as u64, terms)?;
         let operations: Arc<[Operation]> = operations.into();
@@ -371,21 +375,4 @@ impl Volume {
 /// Bytes of the device that a change of so many bytes may take.
 pub(crate) fn space_for(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 8)
-}
-
-fn check_keys(operation: &Operation) -> Result<()> {
-    let longest = match operation {
-        Operation::Put { key, .. } | Operation::Delete { key, .. } | Operation::Change { key, .. } => {
-            key.len()
-        }
-        Operation::PutRun { prefix, .. } => prefix.len() + 8,
-        Operation::DeleteRange { range, .. } => range.lower.bytes.len().max(range.upper.bytes.len()),
-        Operation::MoveRange { from, to, .. } | Operation::CloneRange { from, to, .. } => {
-            from.len().max(to.len())
-        }
-    };
-    if longest > KEY_LENGTH_MAX {
-        return Err(Error::TooLarge { what: "a key" });
-    }
-    Ok(())
 }

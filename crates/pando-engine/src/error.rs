@@ -54,7 +54,8 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// A key is longer than [`pando_format::key::KEY_LENGTH_MAX`], or a batch is larger than the log can take.
+    /// A key is longer than [`pando_format::key::KEY_LENGTH_MAX`] or a value than [`pando_format::VALUE_LENGTH_MAX`], a run goes on beyond
+    /// the last number that there is, or a batch is larger than the log can take.
     TooLarge {
         /// What is too large.
         what: &'static str,

@@ -18,7 +18,7 @@ use crate::checksum::{checksum_shared, verify};
 use crate::codec::BLOCK_LENGTH;
 use crate::error::{FormatError, Structure};
 use crate::head::{self, VolumeId, stored_checksum};
-use crate::log_record::{LogRecord, RecordPieces, decode_records};
+use crate::log_record::{LogRecord, RECORD_LENGTH_MAX, RecordPieces, decode_records};
 
 const BATCH: Structure = Structure::LogBatch;
 
@@ -84,6 +84,15 @@ impl BatchHeader {
         })
     }
 
+    /// Fails for a payload longer than any that is written: asked before it is read.
+    pub fn check_length(&self) -> Result<(), FormatError> {
+        if self.payload_length as usize > RECORD_LENGTH_MAX {
+            let (field, found, expected) = ("payload length", self.payload_length.into(), "at most 64 MiB");
+            return Err(FormatError::Field { structure: BATCH, field, found, expected });
+        }
+        Ok(())
+    }
+
     /// Bytes of the whole batch, padding included.
     pub fn batch_length(&self) -> u64 {
         batch_length(self.payload_length as usize)
@@ -145,6 +154,13 @@ pub fn encode_batch(mut header: BatchHeader, records: Vec<RecordPieces>) -> Enco
 
 /// The batch at the front of `bytes`, its payload verified and its records decoded. Values are slices of `bytes`.
 pub fn decode_batch(bytes: &Bytes) -> Result<(BatchHeader, Vec<LogRecord>), FormatError> {
+    let (header, payload) = open_batch(bytes)?;
+    let records = decode_payload(&header, &payload)?;
+    Ok((header, records))
+}
+
+/// The batch at the front of `bytes` and its payload, verified: all was written so.
+pub fn open_batch(bytes: &Bytes) -> Result<(BatchHeader, Bytes), FormatError> {
     let header = BatchHeader::decode(bytes)?;
     let end = BATCH_HEADER_LENGTH + header.payload_length as usize;
     if bytes.len() < end {
@@ -153,7 +169,12 @@ pub fn decode_batch(bytes: &Bytes) -> Result<(BatchHeader, Vec<LogRecord>), Form
     }
     let payload = bytes.slice(BATCH_HEADER_LENGTH..end);
     verify(Structure::LogPayload, &payload, header.payload_checksum)?;
-    let records = decode_records(&payload, header.first_lsn)?;
+    Ok((header, payload))
+}
+
+/// The records of a verified payload.
+pub fn decode_payload(header: &BatchHeader, payload: &Bytes) -> Result<Vec<LogRecord>, FormatError> {
+    let records = decode_records(payload, header.first_lsn)?;
     let count = records.iter().filter(|record| matches!(record, LogRecord::Operations { .. })).count();
     if count != header.record_count as usize {
         let (field, expected) = ("record count", "the records of operations in the payload");
@@ -164,7 +185,7 @@ pub fn decode_batch(bytes: &Bytes) -> Result<(BatchHeader, Vec<LogRecord>), Form
             expected,
         });
     }
-    Ok((header, records))
+    Ok(records)
 }
 
 impl fmt::Display for BatchHeader {

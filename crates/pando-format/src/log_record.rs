@@ -8,6 +8,8 @@
 //!   none.
 //! * FMT-15 whoever replays a record with unbound bytes needs bindings that cover all of them; where one is missing,
 //!   the log ends before the record's batch.
+//! * FMT-20 a record, with the bytes that it leaves out, has at most [`RECORD_LENGTH_MAX`] bytes, and the keys of its runs
+//!   [`RUN_KEYS_LENGTH_MAX`]; so what a few bytes of a record can come to in memory is bounded.
 
 use std::fmt;
 
@@ -19,10 +21,18 @@ use crate::compression::decompress;
 use crate::error::{FormatError, Structure};
 use crate::extent::Extent;
 use crate::key_codec::{decode_change, decode_range, decode_tree, encode_change, encode_range};
+use crate::operation::{Excess, check_put, check_run, run_keys_length};
 use crate::part::PART_LENGTH_MAX;
 use crate::{Compression, Lsn, Operation, Tree};
 
 const RECORD: Structure = Structure::LogRecord;
+
+/// Bytes of the longest record, with what is bound elsewhere. No batch of several records is longer, either.
+pub const RECORD_LENGTH_MAX: usize = 64 << 20;
+
+/// Bytes of the keys of all blocks of a record's runs, at most: each has the whole prefix. A mebibyte below the longest prefix comes to
+/// a quarter of that.
+pub const RUN_KEYS_LENGTH_MAX: u64 = 256 << 20;
 
 /// Bytes before the operations of a record: its length, kind, reserved bytes, the count.
 pub const RECORD_HEAD_LENGTH: usize = 12;
@@ -68,6 +78,31 @@ pub enum LoggedOperation {
         /// Bytes of the run.
         length: u32,
     },
+}
+
+impl LoggedOperation {
+    fn check(&self) -> Result<(), Excess> {
+        match self {
+            Self::Whole(operation) => operation.check(),
+            Self::UnboundPut { key, length, .. } => check_put(key, *length as usize),
+            Self::UnboundPutRun { prefix, first, length, .. } => check_run(prefix, *first, *length as usize),
+        }
+    }
+
+    fn run_keys_length(&self) -> u64 {
+        match self {
+            Self::Whole(operation) => operation.run_keys_length(),
+            Self::UnboundPut { .. } => 0,
+            Self::UnboundPutRun { prefix, length, .. } => run_keys_length(prefix, *length as usize),
+        }
+    }
+
+    fn unbound_length(&self) -> u64 {
+        match self {
+            Self::Whole(_) => 0,
+            Self::UnboundPut { length, .. } | Self::UnboundPutRun { length, .. } => u64::from(*length),
+        }
+    }
 }
 
 /// One record.
@@ -164,6 +199,9 @@ impl BoundPiece {
         let (checksum, raw_length, raw_start) = (reader.u64()?, reader.u32()?, reader.u32()?);
         if extent.length > PART_LENGTH_MAX {
             return Err(reader.wrong("extent of a bound piece", extent.length.into(), "at most 64 MiB"));
+        }
+        if length == 0 {
+            return Err(reader.wrong("bytes of a bound piece", 0, "above 0"));
         }
         if stored_length > extent.length {
             return Err(reader.wrong(
@@ -342,8 +380,25 @@ pub fn decode_record(bytes: &Bytes, lsn: Lsn) -> Result<LogRecord, FormatError> 
         OPERATIONS => {
             let count = reader.count(OPERATION_LENGTH_MIN)?;
             let mut operations = Vec::with_capacity(count);
+            let (mut whole, mut keys) = (u64::from(length), 0_u64);
             for _ in 0..count {
-                operations.push(decode_operation(&mut reader)?);
+                let operation = decode_operation(&mut reader)?;
+                operation
+                    .check()
+                    .map_err(|Excess { what, found, limit }| reader.wrong(what, found, limit))?;
+                whole += operation.unbound_length();
+                keys = keys.saturating_add(operation.run_keys_length());
+                operations.push(operation);
+            }
+            if whole > RECORD_LENGTH_MAX as u64 {
+                return Err(reader.wrong(
+                    "length of a record with its unbound bytes",
+                    whole,
+                    "at most 64 MiB",
+                ));
+            }
+            if keys > RUN_KEYS_LENGTH_MAX {
+                return Err(reader.wrong("bytes of the keys of runs", keys, "at most 256 MiB"));
             }
             LogRecord::Operations { lsn, operations }
         }
@@ -383,7 +438,7 @@ fn decode_operation(reader: &mut Reader<'_>) -> Result<LoggedOperation, FormatEr
             let (prefix, first, length) = (reader.sized_bytes()?, reader.u64()?, reader.u32()?);
             return Ok(LoggedOperation::UnboundPutRun { tree, prefix, first, length });
         }
-        other => return Err(reader.wrong("kind of an operation", other.into(), "1 to 8")),
+        other => return Err(reader.wrong("kind of an operation", other.into(), "1 to 9")),
     }))
 }
 

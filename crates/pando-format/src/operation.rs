@@ -4,10 +4,23 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use crate::key::KEY_LENGTH_MAX;
+use crate::key_codec::VALUE_LENGTH_MAX;
 use crate::{Change, KeyRange, Tree};
 
 /// Bytes of a block value: the unit in which [`Operation::PutRun`] cuts its bytes.
 pub const BLOCK_VALUE_LENGTH: usize = 4096;
+
+/// What of an operation is larger than any may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Excess {
+    /// Which part of it.
+    pub what: &'static str,
+    /// How much it is.
+    pub found: u64,
+    /// How much it may be.
+    pub limit: &'static str,
+}
 
 /// One step of a record. A record is applied whole or not at all, its operations in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +110,67 @@ impl Operation {
             Self::MoveRange { from, to, .. } | Self::CloneRange { from, to, .. } => from.len() + to.len(),
         }
     }
+}
+
+impl Operation {
+    /// Asked by whoever writes an operation, so that whoever reads one may take what is beyond these limits for damage.
+    pub fn check(&self) -> Result<(), Excess> {
+        match self {
+            Self::Put { key, value, .. } => check_put(key, value.len()),
+            Self::PutRun { prefix, first, bytes, .. } => check_run(prefix, *first, bytes.len()),
+            Self::Delete { key, .. } => check_key(key.len()),
+            Self::Change { key, change: Change::Patch { offset, bytes }, .. } => {
+                check_put(key, *offset as usize + bytes.len())
+            }
+            Self::Change { key, .. } => check_key(key.len()),
+            Self::DeleteRange { range, .. } => {
+                check_key(range.lower.bytes.len().max(range.upper.bytes.len()))
+            }
+            Self::MoveRange { from, to, .. } | Self::CloneRange { from, to, .. } => {
+                check_key(from.len().max(to.len()))
+            }
+        }
+    }
+
+    /// Bytes of the keys that a run comes to beyond its prefix: each of its blocks has one of its own.
+    pub fn run_keys_length(&self) -> u64 {
+        match self {
+            Self::PutRun { prefix, bytes, .. } => run_keys_length(prefix, bytes.len()),
+            _ => 0,
+        }
+    }
+}
+
+fn check_key(length: usize) -> Result<(), Excess> {
+    if length > KEY_LENGTH_MAX {
+        return Err(Excess { what: "a key", found: length as u64, limit: "at most 256 KiB" });
+    }
+    Ok(())
+}
+
+/// A key and what its value comes to, in bytes.
+pub(crate) fn check_put(key: &Bytes, length: usize) -> Result<(), Excess> {
+    if length > VALUE_LENGTH_MAX {
+        return Err(Excess { what: "a value", found: length as u64, limit: "at most 16 MiB" });
+    }
+    check_key(key.len())
+}
+
+/// A run of so many bytes.
+pub(crate) fn check_run(prefix: &Bytes, first: u64, length: usize) -> Result<(), Excess> {
+    let blocks = length.div_ceil(BLOCK_VALUE_LENGTH) as u64;
+    if first.checked_add(blocks.saturating_sub(1)).is_none() {
+        return Err(Excess {
+            what: "the first number of a run",
+            found: first,
+            limit: "a last one below 2^64",
+        });
+    }
+    check_key(prefix.len() + 8)
+}
+
+pub(crate) fn run_keys_length(prefix: &Bytes, length: usize) -> u64 {
+    (prefix.len() as u64 + 8) * length.div_ceil(BLOCK_VALUE_LENGTH) as u64
 }
 
 impl fmt::Display for Operation {

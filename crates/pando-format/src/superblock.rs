@@ -250,6 +250,19 @@ impl Superblock {
         if self.fanout < 2 {
             return Err(reader.wrong("fan-out", self.fanout.into(), "at least 2"));
         }
+        // Counting on from here must not come to an end.
+        for (field, counter) in [
+            ("epoch", self.epoch),
+            ("checkpoint", self.checkpoint),
+            ("cut", self.cut.0),
+            ("replay sequence", self.replay.sequence),
+            ("next node id", self.next_node),
+            ("next generation", self.next_generation),
+        ] {
+            if counter >= 1 << 63 {
+                return Err(reader.wrong(field, counter, "below 2^63"));
+            }
+        }
         if self.log.length == 0 {
             return Err(reader.wrong("length of the log region", 0, "above 0"));
         }

@@ -216,3 +216,25 @@ proptest! {
         }
     }
 }
+
+/// Whoever counted on from there overflowed.
+#[test]
+fn counters_near_their_end_are_damage() {
+    let end = 1 << 63;
+    let changes: [fn(&mut Superblock, u64); 6] = [
+        |superblock, end| superblock.epoch = end,
+        |superblock, end| superblock.checkpoint = end,
+        |superblock, end| superblock.cut = Lsn(end),
+        |superblock, end| superblock.replay.sequence = end,
+        |superblock, end| superblock.next_node = end,
+        |superblock, end| superblock.next_generation = end,
+    ];
+    for change in changes {
+        let mut superblock = sample::superblock();
+        change(&mut superblock, end - 1);
+        assert!(Superblock::decode(&superblock.encode().into()).is_ok());
+        change(&mut superblock, end);
+        let error = Superblock::decode(&superblock.encode().into()).unwrap_err();
+        assert!(error.to_string().contains("below 2^63"), "{error}");
+    }
+}

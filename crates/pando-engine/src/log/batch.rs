@@ -16,9 +16,6 @@ use crate::{Lsn, Operation, Result};
 /// leaves, so that of a large write most leaves fall into one batch and are written once, full (late binding).
 pub(super) const BATCH_BYTES_MAX: u64 = 16 << 20;
 
-/// Most bytes of a record, however large the log.
-pub(super) const RECORD_BYTES_MAX: u64 = 64 << 20;
-
 /// Most bytes that a batch takes beyond its records: header and padding.
 pub(super) const OVERHEAD_BYTES_MAX: u64 = (BATCH_HEADER_LENGTH + BLOCK_SIZE - 1) as u64;
 

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pando_device::Device;
+use pando_format::log_record::RECORD_LENGTH_MAX;
 use pando_format::{LogPosition, Region, VolumeId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -290,7 +291,7 @@ impl RedoLog {
 
     /// Bytes of the largest record that the log takes.
     pub fn record_bytes_max(&self) -> u64 {
-        (self.circle.length() / 4).min(batch::RECORD_BYTES_MAX)
+        (self.circle.length() / 4).min(RECORD_LENGTH_MAX as u64)
     }
 
     /// The last record that survives a crash.

@@ -7,7 +7,7 @@
 //!
 //! The log ends before the first batch that is not whole, or whose bound bytes are not (FMT-15): nothing in
 //! or behind it was promised. If something was, namely if a later batch calls a record there durable, that is
-//! damage (FMT-17).
+//! damage (FMT-17). So is a batch that is whole, and holds what no writer writes (FMT-20).
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use pando_device::{BLOCK_SIZE, Buffer, Device, ReadRequest};
-use pando_format::log_batch::{BATCH_HEADER_LENGTH, BatchHeader, decode_batch};
+use pando_format::log_batch::{BATCH_HEADER_LENGTH, BatchHeader, decode_payload, open_batch};
 use pando_format::log_record::{BoundPiece, LogRecord, LoggedOperation};
 use pando_format::{Extent, LogPosition, Region, VolumeId, stored_checksum};
 
@@ -260,14 +260,19 @@ impl<'a> Walk<'a> {
         let Some(header) = self.header(self.end.distance)? else { return Ok(None) };
         let LogPosition { sequence, chain, .. } = self.end.position;
         let follows = header.sequence == sequence && header.previous == chain;
-        if !follows
-            || header.epoch < self.end.epoch
-            || header.batch_length() > self.circle.length() - self.end.distance
-        {
+        if !follows || header.epoch < self.end.epoch {
+            return Ok(None);
+        }
+        // Only whether a batch is whole tells where the log ends. One that is, and holds what no writer writes, was written so.
+        let damaged =
+            |error| Error::Damaged { what: format!("log batch {sequence} cannot be replayed: {error}") };
+        header.check_length().map_err(damaged)?;
+        if header.batch_length() > self.circle.length() - self.end.distance {
             return Ok(None);
         }
         let bytes = self.read(self.end.distance, header.batch_length())?;
-        let Ok((header, records)) = decode_batch(&bytes) else { return Ok(None) };
+        let Ok((header, payload)) = open_batch(&bytes) else { return Ok(None) };
+        let records = decode_payload(&header, &payload).map_err(damaged)?;
         self.check_lsn(&header)?;
         let position = LogPosition {
             offset: self.circle.advance(self.end.position.offset, header.batch_length()),
@@ -291,7 +296,7 @@ impl<'a> Walk<'a> {
         if fits && header.next_lsn().0 > first.0 {
             return Ok(());
         }
-        let expected = self.next_lsn.map_or(self.source.cut.0 + 1, |lsn| lsn.0);
+        let expected = self.next_lsn.map_or(self.source.cut.0.saturating_add(1), |lsn| lsn.0);
         let what =
             format!("log batch {} begins with record {}, {expected} was expected", header.sequence, first.0);
         Err(Error::Damaged { what })

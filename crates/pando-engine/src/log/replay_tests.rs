@@ -6,8 +6,10 @@ use bytes::Bytes;
 use pando_device::simulated::{CrashPoint, Image, Random, SimulatedDevice};
 use pando_device::{Buffer, Device, WriteRequest};
 use pando_format::log_batch::{BatchHeader, encode_batch};
-use pando_format::log_record::{Binding, BoundPiece, bound_checksum, encode_binding, encode_record_unbound};
-use pando_format::{Compression, Extent, LogPosition, Region, Structure};
+use pando_format::log_record::{
+    Binding, BoundPiece, RecordPieces, bound_checksum, decode_record, encode_binding, encode_record_unbound,
+};
+use pando_format::{Change, Compression, Extent, LogPosition, Region, Structure};
 
 use super::batch::{Binder, InlineAll, LOG_START, Record};
 use super::redo_log::RedoLog;
@@ -403,6 +405,94 @@ fn bindings_of_more_bytes_than_the_value_has_are_not_read() {
     }
     let replay = Replay::find(source(Arc::new(device), 1, FORMATTED)).expect("nothing outside is read");
     assert_eq!(replay.last(), Lsn(0), "the log ends before the batch");
+}
+
+/// What a log of one batch with this payload is answered with.
+fn written(payload: Vec<u8>, header: BatchHeader) -> Error {
+    let length = payload.len();
+    let batch = encode_batch(header, vec![RecordPieces { pieces: vec![payload.into()], length }]);
+    let device = SimulatedDevice::new(CAPACITY);
+    let request = WriteRequest { offset: REGION.offset, pieces: vec![batch.pieces.concat().into()] };
+    device.write(&[request]).expect("nothing fails here");
+    match Replay::find(source(Arc::new(device), 1, FORMATTED)) {
+        Ok(replay) => panic!("it goes on to record {:?}", replay.last()),
+        Err(error) => error,
+    }
+}
+
+/// A batch that is whole is no torn tail, whatever it holds: the log was shortened before it, or what its records came to had no bounds.
+#[test]
+fn a_whole_batch_that_no_writer_writes_is_damage() {
+    let tree = Tree::Data;
+    let bytes = |length| Bytes::from(vec![7; length]);
+    let run = |prefix, first, length| {
+        let (prefix, bytes) = (bytes(prefix), bytes(length));
+        Operation::PutRun { tree, prefix, first, bytes }
+    };
+    let put = |key, value| Operation::Put { tree, key: bytes(key), value: bytes(value) };
+    let unbound = |operations: &[Operation]| encode_record_unbound(operations, |_| true).pieces.concat();
+    let whole = |operation| encode_record_unbound(&[operation], |_| false).pieces.concat();
+    // Its length is a lie: so much would not be bound anywhere.
+    let lies = |mut record: Vec<u8>, length: u32| {
+        let end = record.len();
+        record[end - 4..].copy_from_slice(&length.to_le_bytes());
+        record
+    };
+    let patch = Change::Patch { offset: 16 << 20, bytes: bytes(1) };
+    let header = BatchHeader {
+        volume: VOLUME,
+        epoch: 1,
+        sequence: LOG_START.sequence,
+        previous: LOG_START.chain,
+        first_lsn: Lsn(1),
+        record_count: 1,
+        ..BatchHeader::default()
+    };
+    let mut garbage = whole(put(3, 3));
+    garbage[4] = 77;
+    for (payload, expected) in [
+        (garbage, "kind of a record is 77"),
+        (whole(put((1 << 18) + 1, 3)), "a key is 262145"),
+        (whole(run((1 << 18) - 7, 0, 3)), "a key is 262145"),
+        (whole(run(3, u64::MAX, 4097)), "the first number of a run is"),
+        (lies(unbound(&[run(3, u64::MAX - 9, 3)]), 11 * 4096), "the first number of a run is"),
+        (lies(unbound(&[put(3, 3)]), (16 << 20) + 1), "a value is 16777217"),
+        (lies(unbound(&[run(3, 0, 3)]), 64 << 20), "length of a record with its unbound bytes is"),
+        (lies(unbound(&[run(100_000, 0, 3)]), 32 << 20), "bytes of the keys of runs is"),
+        (whole(Operation::Change { tree, key: bytes(3), change: patch }), "end of a patch is"),
+    ] {
+        // A log of 64 KiB holds no longer batch.
+        let is_decoded = payload.len() > REGION.length as usize;
+        let what = if is_decoded {
+            decode_record(&payload.into(), Lsn(1)).expect_err("no writer writes it").to_string()
+        } else {
+            let Error::Damaged { what } = written(payload, header.clone()) else { panic!("{expected}") };
+            assert!(what.starts_with("log batch 1 cannot be replayed: "), "{what}");
+            what
+        };
+        assert!(what.contains(expected), "{what}");
+    }
+}
+
+/// How long a batch is was believed before it was read.
+#[test]
+fn a_batch_longer_than_any_is_damage() {
+    let header = BatchHeader {
+        volume: VOLUME,
+        epoch: 1,
+        sequence: LOG_START.sequence,
+        previous: LOG_START.chain,
+        first_lsn: Lsn(1),
+        record_count: 1,
+        payload_length: (64 << 20) + 1,
+        ..BatchHeader::default()
+    };
+    let device = SimulatedDevice::new(CAPACITY);
+    let pieces = vec![Bytes::from([header.encode(), vec![0; 4096 - 128]].concat())];
+    device.write(&[WriteRequest { offset: REGION.offset, pieces }]).expect("nothing fails here");
+    let found = Replay::find(source(Arc::new(device), 1, FORMATTED)).map(|replay| replay.last());
+    let Err(Error::Damaged { what }) = found else { panic!("{found:?}") };
+    assert!(what.contains("payload length is 67108865"), "{what}");
 }
 
 #[test]
