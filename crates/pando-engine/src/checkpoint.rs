@@ -94,6 +94,8 @@ impl Volume {
         superblock.next_node = cut.version.next().0;
         superblock.ballast = cut.ballast;
         superblock.written = now_nanoseconds();
+        // A thread that has panicked meanwhile may have left things half done before the cut.
+        self.check_writable()?;
         self.write_superblock(&superblock)?;
         *self.superblock.lock() = superblock;
         self.log.reclaim(cut.log);

@@ -1,20 +1,35 @@
 //! What becomes of a volume when a thread of its own panics.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
 use pando_engine::{Batch, Engine, Error, FormatOptions, Options, Tree};
 use parking_lot::Mutex;
 
-/// A device at whose writes a thread panics, once it is told which. It says so before.
-struct Panicking {
+/// What a thread does before its next write, and which.
+type Deed = (&'static str, Box<dyn FnOnce() + Send>);
+
+/// A device at whose writes a thread does what it is told to.
+struct Stage {
     inner: MemoryDevice,
-    thread: Mutex<Option<(&'static str, Sender<()>)>>,
+    deed: Mutex<Option<Deed>>,
 }
 
-impl Device for Panicking {
+impl Stage {
+    fn new() -> Arc<Self> {
+        let device = Arc::new(Self { inner: MemoryDevice::new(64 << 20), deed: Mutex::new(None) });
+        Engine::format(device.clone(), &FormatOptions::default()).unwrap();
+        device
+    }
+
+    fn tell(&self, thread: &'static str, deed: impl FnOnce() + Send + 'static) {
+        *self.deed.lock() = Some((thread, Box::new(deed)));
+    }
+}
+
+impl Device for Stage {
     fn capacity(&self) -> u64 {
         self.inner.capacity()
     }
@@ -24,13 +39,11 @@ impl Device for Panicking {
     }
 
     fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
-        let mut thread = self.thread.lock();
-        if let Some((_, panics)) = thread.take_if(|(name, _)| std::thread::current().name() == Some(*name)) {
-            drop(thread);
-            panics.send(()).unwrap();
-            panic!("as it was told to");
+        let is_told = |(name, _): &mut Deed| std::thread::current().name() == Some(*name);
+        let told = self.deed.lock().take_if(is_told);
+        if let Some((_, deed)) = told {
+            deed();
         }
-        drop(thread);
         self.inner.write(batch)
     }
 
@@ -47,6 +60,9 @@ impl Device for Panicking {
     }
 }
 
+const NEVER: Duration = Duration::from_secs(1 << 20);
+const SOON: Duration = Duration::from_millis(1);
+
 fn put(engine: &Engine, key: &'static str) -> Result<(), Error> {
     let mut batch = Batch::new();
     batch.put(Tree::Metadata, key.as_bytes(), &b"value"[..]);
@@ -57,19 +73,18 @@ fn put(engine: &Engine, key: &'static str) -> Result<(), Error> {
 /// that were in nobody knew what state.
 #[test]
 fn a_volume_takes_no_changes_when_a_thread_of_its_own_has_panicked() {
-    const NEVER: Duration = Duration::from_secs(1 << 20);
-    const SOON: Duration = Duration::from_millis(1);
     for (name, log_interval, checkpoint_interval) in
         [("pando-log", SOON, NEVER), ("pando-checkpt", NEVER, SOON)]
     {
-        let inner = MemoryDevice::new(64 << 20);
-        let device = Arc::new(Panicking { inner, thread: Mutex::new(None) });
-        Engine::format(device.clone(), &FormatOptions::default()).unwrap();
+        let device = Stage::new();
         let options = Options { log_interval, checkpoint_interval, ..Options::default() };
         let engine = Arc::new(Engine::open(device.clone(), options).unwrap());
         put(&engine, "before").unwrap();
         let (panics, has_panicked) = channel();
-        *device.thread.lock() = Some((name, panics));
+        device.tell(name, move || {
+            panics.send(()).unwrap();
+            panic!("as it was told to");
+        });
         while has_panicked.recv_timeout(SOON).is_err() {
             let _ = put(&engine, "written by the thread");
         }
@@ -89,4 +104,31 @@ fn a_volume_takes_no_changes_when_a_thread_of_its_own_has_panicked() {
         }
         assert_eq!(engine.get(Tree::Metadata, b"before").unwrap().as_deref(), Some(&b"value"[..]));
     }
+}
+
+/// What a thread that has panicked left half done was in the trees, and a checkpoint that ran meanwhile made it durable and let go of the log.
+#[test]
+fn a_checkpoint_that_runs_while_a_thread_panics_does_not_count() {
+    let device = Stage::new();
+    let options = Options { log_interval: SOON, checkpoint_interval: NEVER, ..Options::default() };
+    let engine = Arc::new(Engine::open(device.clone(), options).unwrap());
+    put(&engine, "before").unwrap();
+    engine.sync().unwrap();
+    let before = engine.stats().checkpoints;
+    let (stage, other) = (device.clone(), engine.clone());
+    device.tell("checkpoint", move || {
+        stage.tell("pando-log", || panic!("as it was told to"));
+        while put(&other, "written by the thread").is_ok() {
+            std::thread::sleep(SOON);
+        }
+    });
+    let made = engine.clone();
+    let checkpoint =
+        std::thread::Builder::new().name("checkpoint".to_owned()).spawn(move || made.checkpoint());
+    let made = checkpoint.unwrap().join().unwrap();
+    assert!(matches!(made, Err(Error::ReadOnly { .. })), "{made:?}");
+    assert_eq!(engine.stats().checkpoints, before);
+    drop(engine);
+    let engine = Engine::open(device, Options::default()).unwrap();
+    assert_eq!(engine.get(Tree::Metadata, b"before").unwrap().as_deref(), Some(&b"value"[..]));
 }

@@ -24,7 +24,7 @@ use self::control_server::{ControlServer, Talk};
 use self::log::Log;
 use self::snapshot_mounts::SnapshotMounts;
 use crate::control;
-use crate::failure::{Failure, Result, errno_text, io_text};
+use crate::failure::{Failure, Result, errno_text, io_text, stop_on_panic};
 use crate::mount_options::{MountSettings, Technique};
 use crate::{memory, mounts, snapshots, usage};
 
@@ -62,7 +62,8 @@ pub fn serve(service: Service) -> Result<()> {
     pando_device::program::read_whole();
     let _memory = memory_ahead(&service.settings);
     let log = Arc::new(if service.background { Log::background() } else { Log::Foreground });
-    stop_on_panic(log.clone());
+    let of_panics = log.clone();
+    stop_on_panic(move |sentence| of_panics.error(sentence));
     let fs = open(&service)?;
     let session = mount(&service, fs.clone(), log.clone())?;
     let unmounter = session.unmounter();
@@ -114,14 +115,6 @@ fn has_small_cache(settings: &MountSettings) -> bool {
 
 fn cache_bytes(settings: &MountSettings) -> u64 {
     settings.cache_bytes.unwrap_or_else(memory::default_cache_bytes)
-}
-
-/// A broken invariant of ours ends the daemon: what is on the device is better than what a limping daemon adds.
-fn stop_on_panic(log: Arc<Log>) {
-    std::panic::set_hook(Box::new(move |panic| {
-        log.error(&format!("stopped by a broken invariant, please report it: {panic}"));
-        std::process::abort();
-    }));
 }
 
 fn open(service: &Service) -> Result<Arc<FileSystem>> {

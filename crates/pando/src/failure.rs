@@ -36,6 +36,14 @@ pub enum Status {
     Problems,
 }
 
+/// A broken invariant of ours ends the process, whichever thread meets it: what is on the device is better than what a limping process adds.
+pub fn stop_on_panic(say: impl Fn(&str) + Send + Sync + 'static) {
+    std::panic::set_hook(Box::new(move |panic| {
+        say(&format!("stopped by a broken invariant, please report it: {panic}"));
+        std::process::abort();
+    }));
+}
+
 /// Why one step on one file failed, in a volume or on the host. Its text is the last part of a sentence.
 #[derive(Debug)]
 pub enum Cause {

@@ -182,13 +182,11 @@ impl MessageBuffer {
             );
             self.ranges_in(&between).next().is_none() && self.gotos_in(&between).next().is_none()
         };
-        // Numbers of blocks of a crafted log may not rise.
-        let nothing_waits = first < last
-            && self
-                .keyed
-                .range::<[u8], _>((RangeBound::Included(first), RangeBound::Included(last)))
-                .next()
-                .is_none()
+        let nothing_waits = self
+            .keyed
+            .range::<[u8], _>((RangeBound::Included(first), RangeBound::Included(last)))
+            .next()
+            .is_none()
             && (self.ranges.is_empty() && self.gotos.is_empty() || covers_nothing());
         if nothing_waits { keys.count() } else { keys.take_while(|key| self.passes(key)).count() }
     }

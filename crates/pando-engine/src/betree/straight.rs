@@ -42,10 +42,11 @@ pub(crate) struct RangeDeleted {
 
 impl Volume {
     /// Brings as many of the first messages as it can straight into one leaf. Where the first cannot go, all that are on their way to the
-    /// same leaf are to go into the root: they would find what it found.
+    /// same leaf are to go into the root, since they would find what it found; but the first alone where somebody else is at work, who may be
+    /// done by then.
     pub(super) fn inject_straight(&self, root: &NodeRef, way: &Way<'_>) -> Went {
         let count = way.messages.len();
-        let Some(state) = root.state.try_read() else { return Went::Root(count) };
+        let Some(state) = root.state.try_read() else { return Went::Root(1) };
         match &state.body {
             Body::Leaf(_) => Went::Root(count),
             Body::Interior(interior) => self.go_straight(way, interior, state.height, 0, count),
@@ -68,8 +69,7 @@ impl Volume {
             let key = &key[lifted..];
             interior.pivots.get(index).is_none_or(|pivot| pivot.is_above(key))
         };
-        // The first is in any case. Numbers of blocks of a crafted log may not rise.
-        let mut count = way.messages[..count].partition_point(is_here).max(1);
+        let mut count = way.messages[..count].partition_point(is_here);
         let Some(buffer) = child.buffer.get() else { return Went::Root(count) };
         if child.id.is_empty() || child.xf.is_some() {
             return Went::Root(count);
@@ -95,10 +95,10 @@ impl Volume {
             return Went::Root(count);
         }
         if height > 1 {
-            let Some(state) = node.state.try_read() else { return Went::Root(count) };
+            let Some(state) = node.state.try_read() else { return Went::Root(1) };
             return self.go_straight(way, state.interior(), height - 1, lifted, count);
         }
-        let Some(mut state) = node.state.try_write() else { return Went::Root(count) };
+        let Some(mut state) = node.state.try_write() else { return Went::Root(1) };
         if !self.is_dirty_now(&state) {
             return Went::Root(count);
         }

@@ -5,7 +5,8 @@
 //! link below the top is replaced and never followed on the target's side.
 //!
 //! When the copy ends, what was made on the host is durable: a single file was synced, and the directory that it is in; of a tree each file
-//! system that it lies on was, once, since files one by one would take a commit of its journal each.
+//! system that it lies on was, once, since files one by one would take a commit of its journal each. Only where a file system cannot be synced
+//! as a whole each file and directory is.
 //!
 //! A name that leads out of its directory is refused, wherever it came from.
 //!
@@ -100,6 +101,8 @@ struct Level {
     metadata: Metadata,
     /// The file system of the target.
     system: u64,
+    /// It is synced as a whole.
+    is_synced_whole: bool,
     is_new: bool,
     names: IntoIter<Vec<u8>>,
     source_path_length: usize,
@@ -174,7 +177,9 @@ impl<'a> Copier<'a> {
                         self.note(finished);
                         let level = levels.pop().expect("the loop runs while there is one");
                         self.leave(&level);
-                        if levels.last().is_none_or(|above| above.system != level.system) {
+                        if !level.is_synced_whole {
+                            self.note(level.target.sync().making("sync"));
+                        } else if levels.last().is_none_or(|above| above.system != level.system) {
                             self.note(level.target.sync_system().making("sync"));
                         }
                     }
@@ -246,7 +251,7 @@ impl<'a> Copier<'a> {
         if let Some(copied) = self.link_to_copy(&from, target, target_name)? {
             return Ok(copied);
         }
-        let copied = self.single(&from, target, target_name, levels.is_empty())?;
+        let copied = self.single(&from, target, target_name, levels.last())?;
         if matches!(copied, Copied::Done) {
             self.remember(&from, target, target_name)?;
         }
@@ -259,10 +264,10 @@ impl<'a> Copier<'a> {
         from: &Source<'_>,
         target: &dyn Directory,
         target_name: &[u8],
-        is_alone: bool,
+        level: Option<&Level>,
     ) -> Result<Copied, Problem> {
         match from.metadata.file_type {
-            FileType::Regular => self.file(from, target, target_name, is_alone),
+            FileType::Regular => self.file(from, target, target_name, level),
             FileType::Symlink => {
                 let link = from.directory.read_link(from.name).reading("read link")?;
                 self.small(from, target, target_name, &|| target.make_symlink(target_name, &link))
@@ -350,6 +355,7 @@ impl<'a> Copier<'a> {
         self.top.get_or_insert(made.identity);
         Ok(Copied::Directory(Level {
             source,
+            is_synced_whole: target.is_synced_whole(),
             target,
             metadata: from.metadata,
             system: made.identity.system,
@@ -379,7 +385,7 @@ impl<'a> Copier<'a> {
         from: &Source<'_>,
         target: &dyn Directory,
         name: &[u8],
-        is_alone: bool,
+        level: Option<&Level>,
     ) -> Result<Copied, Problem> {
         let source = from.directory.open_file(from.name, from.follow).reading("open")?;
         // Nobody else reads it before it has its owner and mode.
@@ -411,7 +417,10 @@ impl<'a> Copier<'a> {
         if settings != Settings::default() {
             copy.apply(&settings).making("set attributes of")?;
         }
-        if is_alone {
+        let Metadata { file_type, identity, .. } = copy.metadata().making("read")?;
+        let is_synced_later =
+            level.is_some_and(|level| level.is_synced_whole && level.system == identity.system);
+        if !is_synced_later || file_type != FileType::Regular {
             copy.sync().making("sync")?;
         }
         copy.close().making("close")?;

@@ -239,6 +239,11 @@ impl Directory for HostDirectory {
         sync(&self.directory)
     }
 
+    fn is_synced_whole(&self) -> bool {
+        rustix::fs::fstatfs(&self.directory)
+            .is_ok_and(|system| !NOT_SYNCED_WHOLE.contains(&(system.f_type as u32)))
+    }
+
     fn sync_system(&self) -> Result<()> {
         Ok(rustix::fs::syncfs(&self.directory)?)
     }
@@ -326,6 +331,9 @@ impl OpenFile for HostFile {
         Ok(pando_device::descriptors::close(self.file)?)
     }
 }
+
+/// File systems of whose servers syncfs(2) asks less than fsync(2) does, or nothing: FUSE, SMB with two numbers, 9P.
+const NOT_SYNCED_WHOLE: [u32; 4] = [0x6573_5546, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];
 
 /// fsync(2), where there is anything to sync: pipes, terminals and the like have no such call.
 fn sync(descriptor: impl AsFd) -> Result<()> {

@@ -185,6 +185,10 @@ impl Directory for InsideDirectory {
         Ok(())
     }
 
+    fn is_synced_whole(&self) -> bool {
+        true
+    }
+
     fn sync_system(&self) -> Result<()> {
         Ok(())
     }

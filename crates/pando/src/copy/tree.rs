@@ -130,6 +130,8 @@ pub trait Directory {
     fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()>;
     /// Makes durable which names are in it; those of a volume are when the volume is closed.
     fn sync(&self) -> Result<()>;
+    /// True if [`Directory::sync_system`] reaches the device.
+    fn is_synced_whole(&self) -> bool;
     /// Makes durable everything on the file system that it is on; in a volume that is when the volume is closed.
     fn sync_system(&self) -> Result<()>;
 }

@@ -29,7 +29,11 @@ impl Dump {
                 "first_lsn": header.first_lsn.0,
                 "records": header.record_count,
             });
-            let decoded = self.circular(position.offset, length).and_then(|bytes| Ok(decode_batch(&bytes)?));
+            let whole = header
+                .check_length()
+                .map_err(Into::into)
+                .and_then(|()| self.circular(position.offset, length));
+            let decoded = whole.and_then(|bytes| Ok(decode_batch(&bytes)?));
             match decoded {
                 Ok((_, records)) => {
                     let records: String = records.iter().map(ToString::to_string).collect();

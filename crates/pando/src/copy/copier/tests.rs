@@ -47,12 +47,21 @@ struct Names {
     synced: Synced,
 }
 
+fn has(path: &[u8], name: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|part| part == name)
+}
+
+/// Below some names other file systems are mounted.
+fn system_of(path: &[u8]) -> u64 {
+    let mounted: [&[u8]; 2] = [b"mount", b"fuse"];
+    u64::MAX - mounted.iter().filter(|name| has(path, name)).count() as u64
+}
+
 impl Directory for Names {
     fn metadata(&self, name: &[u8], _: bool) -> Result<Metadata> {
         let file_type = if name == b"." { FileType::Directory } else { FileType::Symlink };
-        let is_mounted = self.path.windows(5).any(|part| part == b"mount");
         Ok(Metadata {
-            identity: Identity { system: if is_mounted { u64::MAX - 1 } else { u64::MAX }, inode: 1 },
+            identity: Identity { system: system_of(&self.path), inode: 1 },
             file_type,
             mode: 0o755,
             uid: 0,
@@ -117,6 +126,9 @@ impl Directory for Names {
     fn sync(&self) -> Result<()> {
         self.synced.sync(&self.path)
     }
+    fn is_synced_whole(&self) -> bool {
+        !has(&self.path, b"fuse")
+    }
     fn sync_system(&self) -> Result<()> {
         self.synced.sync(&join(b"all of", &self.path))
     }
@@ -139,7 +151,8 @@ impl Written {
 
 impl OpenFile for Written {
     fn metadata(&self) -> Result<Metadata> {
-        Ok(Metadata { file_type: self.file_type, ..Names::default().metadata(b".", false)? })
+        let names = Names { path: self.path.clone(), ..Names::default() };
+        Ok(Metadata { file_type: self.file_type, ..names.metadata(b".", false)? })
     }
     fn write(&self, offset: u64, bytes: &Bytes) -> Result<()> {
         self.bytes.borrow_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -214,23 +227,37 @@ fn names_that_lead_out_of_the_target_are_refused() {
 #[test]
 fn what_was_copied_is_synced() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(directory.path().join("tree/sub/mount/sub")).unwrap();
-    std::fs::write(directory.path().join("tree/sub/file"), "bytes").unwrap();
-    let copied = |name: &[u8], fails| {
+    for tree in ["tree/sub/mount/sub", "other/mount/fuse/sub"] {
+        std::fs::create_dir_all(directory.path().join(tree)).unwrap();
+        std::fs::write(directory.path().join(tree).join("file"), "bytes").unwrap();
+    }
+    let copied = |name: &str, fails| {
         let synced = Synced { fails, ..Synced::default() };
         let mut output = Output::new();
         let mut copier = Copier::new(OPTIONS, &mut output);
         let place = |directory, name: &[u8]| Target { directory, name: name.to_vec(), path: name.to_vec() };
-        let from = place(Box::new(HostDirectory::open(directory.path()).unwrap()), name);
+        let from = place(Box::new(HostDirectory::open(directory.path()).unwrap()), name.as_bytes());
         let target = Names { path: b"top".to_vec(), synced: synced.clone(), ..Names::default() };
         copier.copy(&from, &place(Box::new(target), b"copy")).unwrap();
         (synced.what.take(), copier.problems())
     };
+    let in_order = |what: &[&str]| what.iter().map(|what| what.to_string()).collect::<Vec<_>>();
     // A file system once, and another one that is mounted in it.
-    let of_tree = ["closed/top/copy/sub/file", "all of/top/copy/sub/mount", "all of/top/copy", "top"];
+    let of_tree =
+        ["closed/top/copy/sub/mount/sub/file", "all of/top/copy/sub/mount", "all of/top/copy", "top"];
+    let of_other = [
+        "top/copy/mount/fuse/sub/file",
+        "closed/top/copy/mount/fuse/sub/file",
+        "top/copy/mount/fuse/sub",
+        "top/copy/mount/fuse",
+        "all of/top/copy/mount",
+        "all of/top/copy",
+        "top",
+    ];
     let of_file = ["top/copy", "closed/top/copy", "top"];
-    assert_eq!(copied(b"tree", false), (of_tree.map(str::to_owned).to_vec(), 0));
-    assert_eq!(copied(b"tree/sub/file", false), (of_file.map(str::to_owned).to_vec(), 0));
+    assert_eq!(copied("tree", false), (in_order(&of_tree), 0));
+    assert_eq!(copied("other", false), (in_order(&of_other), 0));
+    assert_eq!(copied("tree/sub/mount/sub/file", false), (in_order(&of_file), 0));
     // Each failure is told, and the copy goes on.
-    assert_eq!(copied(b"tree", true), (of_tree.map(str::to_owned).to_vec(), 4));
+    assert_eq!(copied("tree", true), (in_order(&of_tree), 4));
 }
