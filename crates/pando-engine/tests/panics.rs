@@ -1,7 +1,7 @@
 //! What becomes of a volume when a thread of its own panics.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
@@ -131,4 +131,24 @@ fn a_checkpoint_that_runs_while_a_thread_panics_does_not_count() {
     drop(engine);
     let engine = Engine::open(device, Options::default()).unwrap();
     assert_eq!(engine.get(Tree::Metadata, b"before").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+/// Whoever syncs writes what waits, for others as well.
+#[test]
+fn nobody_waits_for_who_has_panicked_in_a_sync() {
+    let device = Stage::new();
+    let options = Options { log_interval: NEVER, checkpoint_interval: NEVER, ..Options::default() };
+    let engine = Arc::new(Engine::open(device.clone(), options).unwrap());
+    put(&engine, "before").unwrap();
+    device.tell("panics", || panic!("as it was told to"));
+    let syncs = |name: &str| {
+        let (done, is_done) = channel();
+        let engine = engine.clone();
+        let sync = move || drop(done.send(engine.sync().and_then(|_| engine.close())));
+        std::thread::Builder::new().name(name.to_owned()).spawn(sync).unwrap();
+        is_done.recv_timeout(Duration::from_secs(20))
+    };
+    assert_eq!(syncs("panics").err(), Some(RecvTimeoutError::Disconnected), "it has panicked");
+    let Ok(Err(Error::ReadOnly { why })) = syncs("waits") else { panic!("it waits for ever") };
+    assert!(why.contains("the thread panics panicked"), "{why}");
 }

@@ -193,7 +193,10 @@ impl RedoLog {
             state.flushing = true;
             let written = state.written;
             drop(state);
-            let flushed = self.device.flush();
+            let flushed = {
+                let _at_work = AtWork(self);
+                self.device.flush()
+            };
             state = self.state.lock();
             state.flushing = false;
             match flushed {
@@ -217,7 +220,10 @@ impl RedoLog {
         state.writing = true;
         if ripe_only {
             drop(state);
-            let ripe = binder.ripe(&records).max(1);
+            let ripe = {
+                let _at_work = AtWork(self);
+                binder.ripe(&records).max(1)
+            };
             state = self.state.lock();
             if state.poison.is_some() {
                 state.writing = false;
@@ -235,6 +241,7 @@ impl RedoLog {
         let last = Lsn(first.0 + records.len() as u64 - 1);
         drop(state);
         let stamp = Stamp { volume: self.volume, epoch: self.epoch, position, first, durable };
+        let at_work = AtWork(self);
         let result = binder.bind(first, &records).and_then(|bindings| {
             let (bytes, sequence, chain) = batch::encode(&stamp, records, bindings);
             let used = self.circle.distance(head, position) + bytes.len() as u64;
@@ -246,6 +253,7 @@ impl RedoLog {
                 chain,
             })
         });
+        drop(at_work);
         let mut state = self.state.lock();
         state.writing = false;
         state.in_flight_bytes = 0;
@@ -376,6 +384,22 @@ impl RedoLog {
         let batches = if queued == 0 { 0 } else { 2 * queued / self.batch_bytes_max() + 1 };
         let written = self.circle.distance(state.head, state.tail) + state.in_flight_bytes - back;
         written + queued + batches * batch::OVERHEAD_BYTES_MAX
+    }
+}
+
+/// Held by whoever works for the log without its lock, a thread of the engine's own or one that syncs. If it panics, nobody will say that its
+/// work is done: the log fails, and all who wait for that are told.
+struct AtWork<'a>(&'a RedoLog);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let thread = std::thread::current();
+            self.0.fail(&format!(
+                "the thread {} panicked while it wrote the log",
+                thread.name().unwrap_or("of a caller")
+            ));
+        }
     }
 }
 
