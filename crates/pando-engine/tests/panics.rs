@@ -24,6 +24,14 @@ impl Stage {
         device
     }
 
+    /// Opened, with something in it.
+    fn open(self: &Arc<Self>, log_interval: Duration, checkpoint_interval: Duration) -> Arc<Engine> {
+        let options = Options { log_interval, checkpoint_interval, ..Options::default() };
+        let engine = Arc::new(Engine::open(self.clone(), options).unwrap());
+        put(&engine, "before").unwrap();
+        engine
+    }
+
     fn tell(&self, thread: &'static str, deed: impl FnOnce() + Send + 'static) {
         *self.deed.lock() = Some((thread, Box::new(deed)));
     }
@@ -77,9 +85,7 @@ fn a_volume_takes_no_changes_when_a_thread_of_its_own_has_panicked() {
         [("pando-log", SOON, NEVER), ("pando-checkpt", NEVER, SOON)]
     {
         let device = Stage::new();
-        let options = Options { log_interval, checkpoint_interval, ..Options::default() };
-        let engine = Arc::new(Engine::open(device.clone(), options).unwrap());
-        put(&engine, "before").unwrap();
+        let engine = device.open(log_interval, checkpoint_interval);
         let (panics, has_panicked) = channel();
         device.tell(name, move || {
             panics.send(()).unwrap();
@@ -110,9 +116,7 @@ fn a_volume_takes_no_changes_when_a_thread_of_its_own_has_panicked() {
 #[test]
 fn a_checkpoint_that_runs_while_a_thread_panics_does_not_count() {
     let device = Stage::new();
-    let options = Options { log_interval: SOON, checkpoint_interval: NEVER, ..Options::default() };
-    let engine = Arc::new(Engine::open(device.clone(), options).unwrap());
-    put(&engine, "before").unwrap();
+    let engine = device.open(SOON, NEVER);
     engine.sync().unwrap();
     let before = engine.stats().checkpoints;
     let (stage, other) = (device.clone(), engine.clone());
@@ -137,9 +141,7 @@ fn a_checkpoint_that_runs_while_a_thread_panics_does_not_count() {
 #[test]
 fn nobody_waits_for_who_has_panicked_in_a_sync() {
     let device = Stage::new();
-    let options = Options { log_interval: NEVER, checkpoint_interval: NEVER, ..Options::default() };
-    let engine = Arc::new(Engine::open(device.clone(), options).unwrap());
-    put(&engine, "before").unwrap();
+    let engine = device.open(NEVER, NEVER);
     device.tell("panics", || panic!("as it was told to"));
     let syncs = |name: &str| {
         let (done, is_done) = channel();

@@ -407,10 +407,23 @@ fn bindings_of_more_bytes_than_the_value_has_are_not_read() {
     assert_eq!(replay.last(), Lsn(0), "the log ends before the batch");
 }
 
+/// The header of a new log's first batch, of one record.
+fn first_header() -> BatchHeader {
+    BatchHeader {
+        volume: VOLUME,
+        epoch: 1,
+        sequence: LOG_START.sequence,
+        previous: LOG_START.chain,
+        first_lsn: Lsn(1),
+        record_count: 1,
+        ..BatchHeader::default()
+    }
+}
+
 /// What a log of one batch with this payload is answered with.
-fn written(payload: Vec<u8>, header: BatchHeader) -> Error {
+fn written(payload: Vec<u8>) -> Error {
     let length = payload.len();
-    let batch = encode_batch(header, vec![RecordPieces { pieces: vec![payload.into()], length }]);
+    let batch = encode_batch(first_header(), vec![RecordPieces { pieces: vec![payload.into()], length }]);
     let device = SimulatedDevice::new(CAPACITY);
     let request = WriteRequest { offset: REGION.offset, pieces: vec![batch.pieces.concat().into()] };
     device.write(&[request]).expect("nothing fails here");
@@ -439,15 +452,6 @@ fn a_whole_batch_that_no_writer_writes_is_damage() {
         record
     };
     let patch = Change::Patch { offset: 16 << 20, bytes: bytes(1) };
-    let header = BatchHeader {
-        volume: VOLUME,
-        epoch: 1,
-        sequence: LOG_START.sequence,
-        previous: LOG_START.chain,
-        first_lsn: Lsn(1),
-        record_count: 1,
-        ..BatchHeader::default()
-    };
     let mut garbage = whole(put(3, 3));
     garbage[4] = 77;
     for (payload, expected) in [
@@ -466,7 +470,7 @@ fn a_whole_batch_that_no_writer_writes_is_damage() {
         let what = if is_decoded {
             decode_record(&payload.into(), Lsn(1)).expect_err("no writer writes it").to_string()
         } else {
-            let Error::Damaged { what } = written(payload, header.clone()) else { panic!("{expected}") };
+            let Error::Damaged { what } = written(payload) else { panic!("{expected}") };
             assert!(what.starts_with("log batch 1 cannot be replayed: "), "{what}");
             what
         };
@@ -477,16 +481,7 @@ fn a_whole_batch_that_no_writer_writes_is_damage() {
 /// How long a batch is was believed before it was read.
 #[test]
 fn a_batch_longer_than_any_is_damage() {
-    let header = BatchHeader {
-        volume: VOLUME,
-        epoch: 1,
-        sequence: LOG_START.sequence,
-        previous: LOG_START.chain,
-        first_lsn: Lsn(1),
-        record_count: 1,
-        payload_length: (64 << 20) + 1,
-        ..BatchHeader::default()
-    };
+    let header = BatchHeader { payload_length: (64 << 20) + 1, ..first_header() };
     let device = SimulatedDevice::new(CAPACITY);
     let pieces = vec![Bytes::from([header.encode(), vec![0; 4096 - 128]].concat())];
     device.write(&[WriteRequest { offset: REGION.offset, pieces }]).expect("nothing fails here");
