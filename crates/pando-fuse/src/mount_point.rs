@@ -9,9 +9,12 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -219,10 +222,7 @@ fn mount_directly(
     match rustix::mount::mount(look.source, mountpoint, FILE_SYSTEM_TYPE, flags(look.vfs_options), &*data) {
         Ok(()) => Ok(Some(device.into())),
         Err(Errno::PERM) => Ok(None),
-        Err(errno) => {
-            let why = words(&errno.into());
-            Err(MountError::Refused { action: "mount", path: mountpoint.to_owned(), why })
-        }
+        Err(errno) => Err(refuse("mount", mountpoint, &errno.into())),
     }
 }
 
@@ -271,10 +271,7 @@ pub fn remount(mountpoint: &Path, options: &[VfsOption]) -> Result<(), MountErro
     match rustix::mount::mount_remount(mountpoint, flags(options), c"") {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy { path: mountpoint.to_owned() }),
-        Err(errno) => {
-            let why = words(&errno.into());
-            Err(MountError::Refused { action: "remount", path: mountpoint.to_owned(), why })
-        }
+        Err(errno) => Err(refuse("remount", mountpoint, &errno.into())),
     }
 }
 
@@ -299,15 +296,15 @@ fn unmount_with(mountpoint: &Path, lazy: bool, force: bool) -> Result<(), MountE
         Err(Errno::BUSY) => Err(MountError::Busy { path: mountpoint.to_owned() }),
         Err(Errno::PERM) => unmount_through_helper(mountpoint, lazy),
         Err(Errno::INVAL) => {
-            Err(refuse_to_unmount(mountpoint, &io::Error::other("nothing is mounted there")))
+            Err(refuse("unmount", mountpoint, &io::Error::other("nothing is mounted there")))
         }
-        Err(errno) => Err(refuse_to_unmount(mountpoint, &errno.into())),
+        Err(errno) => Err(refuse("unmount", mountpoint, &errno.into())),
     }
 }
 
-/// Why what is mounted there was not unmounted.
-pub(crate) fn refuse_to_unmount(mountpoint: &Path, error: &io::Error) -> MountError {
-    MountError::Refused { action: "unmount", path: mountpoint.to_owned(), why: words(error) }
+/// Why something was not done: `mount`, `remount` or `unmount`.
+pub(crate) fn refuse(action: &'static str, mountpoint: &Path, error: &io::Error) -> MountError {
+    MountError::Refused { action, path: mountpoint.to_owned(), why: words(error) }
 }
 
 fn unmount_through_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
@@ -337,42 +334,87 @@ pub struct MountEntry {
     pub source: PathBuf,
 }
 
+/// What the kernel says is mounted. It is kept open where something will have to be unmounted: who has as many files open as it may could not
+/// open it then, and would leave a dead mount.
+#[derive(Debug)]
+pub(crate) struct MountTable {
+    mountinfo: File,
+}
+
+impl MountTable {
+    /// That of the mount namespace of this process.
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self { mountinfo: File::open("/proc/self/mountinfo")? })
+    }
+
+    /// What is mounted now, in the order of mounting, with the file system types.
+    fn entries(&self) -> io::Result<Vec<(OsString, MountEntry)>> {
+        let mut text = Vec::new();
+        // Others may read it at the same time: there is no place in it that is ours.
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            match self.mountinfo.read_at(&mut piece, text.len() as u64) {
+                Ok(0) => return Ok(entries(&text)),
+                Ok(bytes) => text.extend_from_slice(&piece[..bytes]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// As [`mounted`].
+    pub(crate) fn mounted(&self) -> io::Result<Vec<MountEntry>> {
+        let ours = self.entries()?.into_iter().filter(|(kind, _)| kind == FILE_SYSTEM_TYPE);
+        Ok(ours.map(|(_, entry)| entry).collect())
+    }
+
+    /// As [`mounted_at`].
+    pub(crate) fn mounted_at(&self, path: &Path) -> io::Result<Option<MountEntry>> {
+        // The parent is resolved and not the path, which belongs to a mount that might not answer.
+        let path = match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
+                Path::new(".").canonicalize()?.join(name)
+            }
+            (Some(parent), Some(name)) => parent.canonicalize()?.join(name),
+            _ => path.canonicalize()?,
+        };
+        let top = self.entries()?.into_iter().rfind(|(_, entry)| entry.mountpoint == path);
+        Ok(top.filter(|(kind, _)| kind == FILE_SYSTEM_TYPE).map(|(_, entry)| entry))
+    }
+
+    /// The PandoFS that was mounted here a moment ago. It is unmounted if nothing can be learned of it; what somebody else has put in its
+    /// place stays.
+    pub(crate) fn just_mounted_at(&self, path: &Path) -> Result<MountEntry, MountError> {
+        let entry = self.mounted_at(path).map_err(|error| {
+            // The first error is the one to tell.
+            let _ = unmount(path, true);
+            refuse("mount", path, &error)
+        })?;
+        let unlisted = || io::Error::other("the kernel does not list it in /proc/self/mountinfo");
+        entry.ok_or_else(|| refuse("mount", path, &unlisted()))
+    }
+
+    /// Waits until something is mounted or unmounted, or has been since the last wait or since this was opened; at most for a part of a second.
+    pub(crate) fn wait_for_change(&self, at_most: Duration) {
+        let at_most = Timespec { tv_sec: 0, tv_nsec: at_most.subsec_nanos().into() };
+        // Interrupted, the caller looks again.
+        let _ = poll(&mut [PollFd::new(&self.mountinfo, PollFlags::PRI)], Some(&at_most));
+    }
+}
+
 /// All mounted PandoFS that this process can see, in the order of mounting.
 pub fn mounted() -> io::Result<Vec<MountEntry>> {
-    let all = entries(&std::fs::read("/proc/self/mountinfo")?);
-    Ok(all.into_iter().filter(|(kind, _)| kind == FILE_SYSTEM_TYPE).map(|(_, entry)| entry).collect())
+    MountTable::open()?.mounted()
 }
 
 /// Everything that is mounted, of any type, in the order of mounting.
 pub fn mounted_of_any_type() -> io::Result<Vec<MountEntry>> {
-    Ok(entries(&std::fs::read("/proc/self/mountinfo")?).into_iter().map(|(_, entry)| entry).collect())
+    Ok(MountTable::open()?.entries()?.into_iter().map(|(_, entry)| entry).collect())
 }
 
 /// The PandoFS mounted exactly at this path, if that is what one sees there.
 pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
-    // The parent is resolved and not the path, which belongs to a mount that might not answer.
-    let path = match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
-            Path::new(".").canonicalize()?.join(name)
-        }
-        (Some(parent), Some(name)) => parent.canonicalize()?.join(name),
-        _ => path.canonicalize()?,
-    };
-    let all = entries(&std::fs::read("/proc/self/mountinfo")?);
-    let top = all.into_iter().rfind(|(_, entry)| entry.mountpoint == path);
-    Ok(top.filter(|(kind, _)| kind == FILE_SYSTEM_TYPE).map(|(_, entry)| entry))
-}
-
-/// The PandoFS that was mounted here a moment ago. It is unmounted if nothing can be learned of it; what somebody else has put in its place
-/// stays.
-pub(crate) fn just_mounted_at(path: &Path) -> Result<MountEntry, MountError> {
-    let refuse = |why| MountError::Refused { action: "mount", path: path.to_owned(), why };
-    let entry = mounted_at(path).map_err(|error| {
-        // The first error is the one to tell.
-        let _ = unmount(path, true);
-        refuse(words(&error))
-    })?;
-    entry.ok_or_else(|| refuse("the kernel does not list it in /proc/self/mountinfo".to_owned()))
+    MountTable::open()?.mounted_at(path)
 }
 
 /// The lines of a mountinfo file, with their file system types.

@@ -1,17 +1,15 @@
 //! A mounted file system: from mount to unmount.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
 use pando_fs::Operations;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::dispatch::{Dispatcher, Report};
 use crate::files_ahead::FilesAhead;
-use crate::mount_point::{self, Appearance, MountError, VfsOption};
+use crate::mount_point::{self, Appearance, MountError, MountTable, VfsOption};
 use crate::negotiate::{Wish, Wishes};
 use crate::notifier::Notifier;
 use crate::serve::Server;
@@ -154,6 +152,7 @@ pub struct Unmounter {
     mountpoint: PathBuf,
     device: String,
     connection: Weak<Device>,
+    table: Arc<MountTable>,
 }
 
 impl Session {
@@ -171,6 +170,7 @@ impl Session {
             default_permissions: options.default_permissions,
         };
         let rings = Rings::new(options.transport)?;
+        let table = MountTable::open().map_err(|error| mount_point::refuse("mount", &mountpoint, &error))?;
         let device = Arc::new(Device::new(mount_point::mount(&mountpoint, &look)?));
         let ring = match options.transport {
             Transport::Uring => Wish::Needed,
@@ -201,9 +201,9 @@ impl Session {
         let interest = options.names_alone.then(Arc::default);
         let connection = Arc::downgrade(&device);
         let server = Server::new(dispatcher, agreement, device, interest);
-        let entry = mount_point::just_mounted_at(&mountpoint)?;
+        let entry = table.just_mounted_at(&mountpoint)?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
-        let unmounter = Unmounter { mountpoint, device: entry.device, connection };
+        let unmounter = Unmounter { mountpoint, device: entry.device, connection, table: Arc::new(table) };
         let yields = options.yielding && rings.is_some() && Yielding::is_possible();
         let yielding = yields.then(Yielding::default);
         let (report, files_ahead) = (options.report.clone(), options.files_ahead.clone());
@@ -354,7 +354,7 @@ impl Unmounter {
         if !self.connection.upgrade().is_some_and(|device| device.has_file_system()) {
             return Ok(Vec::new());
         }
-        let mut mounted = mount_point::mounted()?;
+        let mut mounted = self.table.mounted()?;
         mounted.retain(|entry| entry.device == self.device);
         Ok(mounted.into_iter().map(|entry| entry.mountpoint).collect())
     }
@@ -368,15 +368,9 @@ impl Unmounter {
     /// kernel has unmounted, or has found the mount in use and leaves it there, dead.
     fn is_unmounted_soon(&self) -> bool {
         let end = Instant::now() + FORCED_UNMOUNT_MAX;
-        // It tells of changes since it was opened.
-        let changes = File::open("/proc/self/mountinfo");
         while self.is_mounted() {
-            let (Ok(changes), Some(rest)) = (&changes, end.checked_duration_since(Instant::now())) else {
-                return false;
-            };
-            let rest = Timespec { tv_sec: 0, tv_nsec: rest.subsec_nanos().into() };
-            // Interrupted, it looks again.
-            let _ = poll(&mut [PollFd::new(changes, PollFlags::PRI)], Some(&rest));
+            let Some(rest) = end.checked_duration_since(Instant::now()) else { return false };
+            self.table.wait_for_change(rest);
         }
         true
     }
@@ -400,22 +394,22 @@ impl Unmounter {
 
     fn mountpoints_but(&self, failed: &[PathBuf]) -> Result<Vec<PathBuf>, MountError> {
         let mut mountpoints =
-            self.mountpoints().map_err(|error| mount_point::refuse_to_unmount(&self.mountpoint, &error))?;
+            self.mountpoints().map_err(|error| mount_point::refuse("unmount", &self.mountpoint, &error))?;
         mountpoints.retain(|mountpoint| !failed.contains(mountpoint));
         Ok(mountpoints)
     }
 
     /// Unmounts it at one of its places.
     fn unmount_at(&self, mountpoint: &Path, lazy: bool) -> Result<bool, MountError> {
-        match mount_point::mounted_at(mountpoint) {
+        match self.table.mounted_at(mountpoint) {
             Ok(Some(entry)) if entry.device == self.device => {
                 mount_point::unmount(mountpoint, lazy).map(|()| true)
             }
             Ok(_) => {
                 let covered = io::Error::other("something else is mounted over it");
-                Err(mount_point::refuse_to_unmount(mountpoint, &covered))
+                Err(mount_point::refuse("unmount", mountpoint, &covered))
             }
-            Err(error) => Err(mount_point::refuse_to_unmount(mountpoint, &error)),
+            Err(error) => Err(mount_point::refuse("unmount", mountpoint, &error)),
         }
     }
 }

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+
 use super::tool::{self, at, until};
 use super::volume::{Kind, Volume};
 use super::{Context, Failure, Outcome};
@@ -50,7 +52,30 @@ pub fn run(context: &Context) -> Outcome {
             return Err(Failure::Wrong(format!("no number of descriptors led to {wanted:?}")));
         }
     }
+    end_without_any(context, &volume)?;
     volume.check()
+}
+
+/// A daemon that may open nothing any more still unmounts when it is told to end.
+fn end_without_any(context: &Context, volume: &Volume) -> Outcome {
+    let root = &volume.root;
+    let mut daemon = start(context, volume, PLENTY)?;
+    let ended = until("it is mounted", || is_listed(root)).and_then(|()| {
+        in_time("echo text > $0/file", root)?;
+        let pid = Pid::from_child(&daemon);
+        let none = Rlimit { current: Some(0), maximum: Some(0) };
+        let limited = prlimit(Some(pid), Resource::Nofile, none).map(drop);
+        let told = limited.and_then(|()| kill_process(pid, Signal::TERM));
+        at("cannot tell to end the daemon of", root, told.map_err(Into::into))?;
+        until("no mount is left", || Ok(!is_listed(root)?))?;
+        until("the daemon has ended", || has_ended(&mut daemon, root))
+    });
+    if ended.is_err() {
+        at("cannot kill the daemon of", root, daemon.kill())?;
+    }
+    ended?;
+    let status = at("cannot wait for the daemon of", root, daemon.wait())?;
+    if status.success() { Ok(()) } else { Err(Failure::Wrong(format!("the daemon ended with {status}"))) }
 }
 
 fn start(context: &Context, volume: &Volume, descriptors: u32) -> Result<Child, Failure> {
