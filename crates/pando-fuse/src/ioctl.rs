@@ -76,37 +76,6 @@ impl Tickets {
     }
 }
 
-/// What tells the groups of callers: /proc, if it is that of our pid namespace. With each request the kernel gives the number that the caller
-/// has there; the /proc of another namespace, in which `unshare --pid --fork` leaves us, would show a stranger under it.
-pub(crate) struct Processes {
-    are_shown: bool,
-}
-
-impl Processes {
-    pub(crate) fn new() -> Self {
-        let own = std::fs::read_to_string("/proc/self/status");
-        Self { are_shown: own.is_ok_and(|status| is_of_our_namespace(&status)) }
-    }
-
-    /// The groups of a process; `None` where /proc does not tell, as for a process of another pid namespace.
-    pub(crate) fn groups_of(&self, pid: u32) -> Option<Vec<u32>> {
-        let path = format!("/proc/{pid}/status");
-        let status = std::fs::read_to_string(path).ok().filter(|_| self.are_shown)?;
-        let groups = field(&status, "Groups:")?;
-        Some(groups.split_whitespace().filter_map(|group| group.parse().ok()).collect())
-    }
-}
-
-/// Whether our own status comes from a /proc of our pid namespace: it names one number for each namespace from that of /proc to ours. A kernel
-/// without such namespaces names none.
-fn is_of_our_namespace(status: &str) -> bool {
-    field(status, "NSpid:").is_none_or(|numbers| numbers.split_whitespace().count() == 1)
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,26 +104,5 @@ mod tests {
         for length in 0..whole.len() {
             assert_eq!(tickets.clone_request(7, &whole[..length]), Err(Errno::INVAL));
         }
-    }
-
-    #[test]
-    fn the_groups_of_this_process_are_those_that_the_kernel_says() {
-        let mut expected: Vec<u32> =
-            rustix::process::getgroups().unwrap().into_iter().map(|group| group.as_raw()).collect();
-        let processes = Processes::new();
-        let mut found = processes.groups_of(std::process::id()).unwrap();
-        expected.sort_unstable();
-        found.sort_unstable();
-        assert_eq!(found, expected);
-        assert_eq!(processes.groups_of(u32::MAX), None);
-    }
-
-    #[test]
-    fn a_process_has_one_number_in_the_proc_of_its_own_namespace() {
-        let status = |numbers: &str| format!("Name:\tpando\nPid:\t4711\nNSpid:\t{numbers}\nGroups:\t7 \n");
-        assert!(is_of_our_namespace(&status("4711")));
-        assert!(!is_of_our_namespace(&status("4711\t1")));
-        assert!(is_of_our_namespace("Name:\tpando\nPid:\t4711\nGroups:\t7 \n"));
-        assert_eq!(Processes { are_shown: false }.groups_of(std::process::id()), None);
     }
 }

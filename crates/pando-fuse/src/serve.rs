@@ -16,11 +16,13 @@ use rustix::io::Errno;
 use crate::convert::{self, caller};
 use crate::dispatch::Dispatcher;
 use crate::files_ahead::FilesAhead;
+use crate::growth::Growth;
 use crate::interest::Interest;
-use crate::ioctl::{self, Processes, Tickets};
+use crate::ioctl::{self, Tickets};
 use crate::kernel_cache::KernelCache;
 use crate::negotiate::Agreement;
 use crate::notifier::Forgetter;
+use crate::processes::Processes;
 use crate::protocol::{
     Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, entry_and_file,
 };
@@ -31,6 +33,8 @@ pub(crate) struct Server {
     dispatcher: Dispatcher,
     agreement: Agreement,
     kernel: Arc<KernelCache>,
+    /// Which sizes the kernel may not know yet.
+    growth: Arc<Growth>,
     forgetter: Arc<Forgetter>,
     tickets: Tickets,
     /// Tell the groups of those who clone.
@@ -50,8 +54,17 @@ impl Server {
     ) -> Self {
         let forgetter = Forgetter::new(&kernel);
         let kernel = KernelCache::new(kernel);
-        let (tickets, processes) = (Tickets::default(), Processes::new());
-        Self { dispatcher, agreement, kernel, forgetter, tickets, processes, interest, files_ahead: None }
+        Self {
+            dispatcher,
+            agreement,
+            kernel,
+            growth: Arc::new(Growth::new()),
+            forgetter,
+            tickets: Tickets::default(),
+            processes: Processes::new(),
+            interest,
+            files_ahead: None,
+        }
     }
 
     /// How requests of this connection are laid out.
@@ -100,7 +113,7 @@ impl Server {
             Operation::Write { offset, data, collected, kill_set_id } => {
                 let keep_modified = collected && self.agreement.writeback;
                 let mode = WriteMode { append: false, kill_set_id, keep_modified };
-                self.write(InodeNumber(header.node), offset, data, mode, reply);
+                self.write(header, offset, data, mode, reply);
             }
             operation => self.change(header, operation, reply),
         }
@@ -208,10 +221,20 @@ impl Server {
 
     fn attributes(&self, header: &Header, answer: fn(&Attributes) -> Answer, reply: Reply) {
         let (inode, caller) = (InodeNumber(header.node), header.pid);
-        let kernel = self.kernel.clone();
+        let (kernel, growth) = (self.kernel.clone(), self.growth.clone());
+        let mut may_wait = false;
         self.dispatcher.query(reply, move |fs| {
             let before = kernel.before();
             let attributes = fs.get_attributes(inode)?;
+            match growth.may_be_news(inode.0, attributes.size, caller) {
+                Some(growing) if may_wait => growth.wait(growing),
+                Some(_) => {
+                    // On the pool.
+                    may_wait = true;
+                    return Err(Error::Busy);
+                }
+                None => {}
+            }
             kernel.will_hear(fs, caller, &attributes, before);
             Ok(answer(&attributes))
         });
@@ -243,9 +266,15 @@ impl Server {
     /// The kernel makes O_APPEND into an offset by its own notion of the size, which nobody else changes. In
     /// writeback mode pages arrive long after the write, so the flag must mean nothing here, and the kernel says when
     /// they were written, maybe before they arrive.
-    fn write(&self, inode: InodeNumber, offset: u64, data: Bytes, mode: WriteMode, reply: Reply) {
+    fn write(&self, header: &Header, offset: u64, data: Bytes, mode: WriteMode, reply: Reply) {
+        let (inode, thread) = (InodeNumber(header.node), header.pid);
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
+        // In writeback mode the size is the kernel's alone.
+        let growth = (!self.agreement.writeback).then(|| self.growth.clone());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
+            if let Some(growth) = &growth {
+                growth.begins(inode.0, offset.saturating_add(data.len() as u64), thread);
+            }
             kernel.killing_set_id(fs, inode, mode.kill_set_id, || {
                 let written = fs.write(inode, offset, data.clone(), mode);
                 if let Err(Error::ReadOnly | Error::Stale) = written {
@@ -261,11 +290,14 @@ impl Server {
 
     fn change(&self, header: &Header, operation: Operation, reply: Reply) {
         let (header, inode, acls) = (*header, InodeNumber(header.node), self.agreement.acls);
-        let kernel = self.kernel.clone();
+        let (kernel, growth) = (self.kernel.clone(), self.growth.clone());
         // These two requests, unlike a write, do not say whether set-id bits are to go.
         let kill = header.uid != 0;
         self.dispatcher.change(reply, move |fs| {
             let (invalid, unsupported) = (Answer::Refused(Errno::INVAL), Answer::Refused(Errno::OPNOTSUPP));
+            if let Some(end) = may_end_at(&operation) {
+                growth.begins(inode.0, end, header.pid);
+            }
             let answer = match &operation {
                 Operation::SetAttributes(set) => {
                     let set = convert::set_attributes(set);
@@ -336,6 +368,8 @@ impl Server {
                     let copied = kernel.killing_set_id(fs, to, kill, || {
                         fs.copy_range(inode, *from_offset, to, *to_offset, length, kill)
                     })?;
+                    // How long it would become was not known before: whoever asks between these two lines may hear of it too early.
+                    growth.begins(to.0, to_offset.saturating_add(copied), header.pid);
                     if *wide { Answer::number(copied) } else { Answer::count(copied as u32) }
                 }
                 _ => unreachable!("no other request is called a change"),
@@ -364,6 +398,15 @@ fn directories_changed(inode: InodeNumber, operation: &Operation) -> impl Iterat
         _ => (false, None),
     };
     changed.then_some(inode).into_iter().chain(other.filter(|other| *other != inode))
+}
+
+/// The size that a request may make a file have, in bytes.
+fn may_end_at(operation: &Operation) -> Option<u64> {
+    match operation {
+        Operation::SetAttributes(set) => set.size,
+        Operation::Allocate { offset, length, .. } => Some(offset.saturating_add(*length)),
+        _ => None,
+    }
 }
 
 fn done(result: Result<()>) -> Result<Answer> {

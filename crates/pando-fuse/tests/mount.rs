@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -69,6 +69,43 @@ fn files_and_directories() {
 
         let statfs = rustix::fs::statvfs(root).unwrap();
         assert_eq!((statfs.f_blocks * statfs.f_frsize, statfs.f_namemax), (1 << 30, 255));
+        mounted.unmount();
+    });
+}
+
+/// What attributes tell of can be read of a memory map: in pages, the kernel, if it is not to ask, says the same size or a larger one. Without
+/// further care that is wrong for most of the sizes that are told, with it for none, unless a thread waits long for a core.
+#[test]
+fn hardly_anybody_hears_of_a_page_before_the_kernel() {
+    with_fuse("hardly_anybody_hears_of_a_page_before_the_kernel", || {
+        let mounted = Mounted::new(Arc::new(MemoryFs::new()), |_| ());
+        let path = mounted.path().join("log");
+        let mut log = File::options().append(true).create_new(true).open(&path).unwrap();
+        let file = File::open(&path).unwrap();
+        let enough = AtomicBool::new(false);
+        let pages = |how| {
+            let told = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH | how, StatxFlags::SIZE).unwrap();
+            told.stx_size.div_ceil(4096)
+        };
+        let (mut looks, mut early) = (0, 0);
+        std::thread::scope(|scope| {
+            let appending = scope.spawn(|| {
+                while !enough.load(Ordering::Relaxed) {
+                    log.write_all(&[7; 4096]).unwrap();
+                }
+            });
+            let mut last = 0;
+            while looks < 1000 && !appending.is_finished() {
+                let told = pages(AtFlags::empty());
+                let known = pages(AtFlags::STATX_DONT_SYNC);
+                early += u64::from(told > known);
+                looks += u64::from(told != last);
+                last = told;
+            }
+            enough.store(true, Ordering::Relaxed);
+        });
+        assert!(early < looks / 100, "{early} of {looks}");
+        drop((log, file));
         mounted.unmount();
     });
 }
