@@ -9,6 +9,9 @@
 //!
 //! Each slot has a lock, held for a few instructions, and no other lock is taken under it.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -18,8 +21,8 @@ use crate::processes::{Processes, Progress};
 /// Each remembers one file. Of two that take a slot from each other the older one's answers are not held.
 const SLOTS: usize = 256;
 
-/// For so long an answer is held at most. Who has not gone on by then waits for a core behind many others.
-const LONGEST: Duration = Duration::from_millis(50);
+/// So long after a file began to grow no answer is held any more. Who has not gone on by then waits for a core behind many others.
+const LONGEST: Duration = Duration::from_millis(20);
 
 /// The first wait for a thread, which is about as long as it takes to wake one; then twice as long each time.
 const FIRST_WAIT: Duration = Duration::from_micros(50);
@@ -28,11 +31,11 @@ const WAIT_MAX: Duration = Duration::from_millis(1);
 /// The files that have grown of late.
 pub(crate) struct Growth {
     slots: Box<[Mutex<Option<Growing>>]>,
-    processes: Processes,
+    processes: Arc<Processes>,
 }
 
 /// A file that may become larger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Growing {
     inode: u64,
     /// Its size then, in bytes, if it was smaller before.
@@ -40,35 +43,62 @@ pub(crate) struct Growing {
     /// Who does it.
     thread: u32,
     began: Instant,
+    /// Set when the thread has been answered, or is about to be, in a few instructions.
+    answered: Arc<AtomicBool>,
+}
+
+/// A change that may make a file grow.
+pub(crate) struct Change {
+    growth: Arc<Growth>,
+    inode: u64,
+    thread: u32,
+    /// See [`Growing`]; to be given to the reply.
+    pub(crate) answered: Arc<AtomicBool>,
+}
+
+impl Change {
+    /// To be called before the file is changed, each time that is tried: it may have `end` bytes then.
+    pub(crate) fn begins(&self, end: u64) {
+        let Self { inode, thread, ref answered, .. } = *self;
+        let growing = Growing { inode, end, thread, began: Instant::now(), answered: answered.clone() };
+        *self.growth.slot(inode).lock() = Some(growing);
+    }
 }
 
 impl Growth {
-    pub(crate) fn new() -> Self {
-        Self { slots: (0..SLOTS).map(|_| Mutex::default()).collect(), processes: Processes::new() }
+    pub(crate) fn new(processes: Arc<Processes>) -> Self {
+        Self { slots: (0..SLOTS).map(|_| Mutex::default()).collect(), processes }
     }
 
-    /// To be called before a thread changes a file that may have `end` bytes then.
-    pub(crate) fn begins(&self, inode: u64, end: u64, thread: u32) {
-        *self.slot(inode).lock() = Some(Growing { inode, end, thread, began: Instant::now() });
+    /// A change that a thread of a user makes; `None` if nothing could be known of it.
+    pub(crate) fn change(self: &Arc<Self>, inode: u64, thread: u32, uid: u32) -> Option<Change> {
+        let change = || Change { growth: self.clone(), inode, thread, answered: Arc::default() };
+        self.processes.may_look_at(thread, uid).then(change)
     }
 
     /// To be called after the size of a file was read for the answer to a thread: what may have made it so large a moment ago, if the kernel may
     /// not know yet.
     pub(crate) fn may_be_news(&self, inode: u64, size: u64, asker: u32) -> Option<Growing> {
-        let growing = (*self.slot(inode).lock())?;
-        // If the thread makes it still larger, the kernel knows of what was before.
-        let is_it = growing.inode == inode && growing.end == size;
-        // A thread waits for each of its answers; those of other namespaces all have the same number.
-        let by_another = growing.thread != asker || asker == 0;
-        (is_it && by_another && growing.began.elapsed() < LONGEST).then_some(growing)
+        let slot = self.slot(inode).lock();
+        // A thread waits for each of its answers. And if it makes the file still larger, the kernel has all pages of what was before, unless one
+        // write(2) comes in more than two requests.
+        let is_news = |growing: &&Growing| {
+            growing.inode == inode
+                && growing.end == size
+                && growing.thread != asker
+                && growing.began.elapsed() < LONGEST
+        };
+        slot.as_ref().filter(is_news).cloned()
     }
 
     /// Waits until the kernel knows of it, or for long.
-    pub(crate) fn wait(&self, growing: Growing) {
-        wait(
-            || *self.slot(growing.inode).lock() == Some(growing),
-            || self.processes.progress_of(growing.thread),
-        );
+    pub(crate) fn wait(&self, growing: &Growing) {
+        let is_last = || {
+            let slot = self.slot(growing.inode).lock();
+            slot.as_ref().is_some_and(|last| Arc::ptr_eq(&last.answered, &growing.answered))
+        };
+        let progress = || self.processes.progress_of(growing.thread);
+        wait(growing, is_last, progress, std::thread::sleep);
     }
 
     fn slot(&self, inode: u64) -> &Mutex<Option<Growing>> {
@@ -78,70 +108,106 @@ impl Growth {
     }
 }
 
-/// Waits while it is the last growth, and its thread has not gone on since.
-fn wait(is_last: impl Fn() -> bool, progress: impl Fn() -> Option<Progress>) {
-    let begin = Instant::now();
+/// Waits while it is the last growth, and its thread has not gone on since it was answered.
+fn wait(
+    growing: &Growing,
+    is_last: impl Fn() -> bool,
+    progress: impl Fn() -> Option<Progress>,
+    sleep: impl Fn(Duration),
+) {
     let mut pause = FIRST_WAIT;
     let mut before: Option<Progress> = None;
-    while begin.elapsed() < LONGEST {
-        std::thread::sleep(pause);
+    while is_last() && growing.began.elapsed() < LONGEST {
+        if growing.answered.load(Acquire) {
+            let Some(now) = progress() else { return };
+            match &before {
+                // It has had a core since.
+                Some(before) if now.ran != before.ran => return,
+                // It was woken before, and waits for something else now. At the first look it may not have been woken yet.
+                Some(before) if !now.is_runnable && !before.is_runnable => return,
+                _ => before = Some(now),
+            }
+        }
+        sleep(pause);
         pause = (2 * pause).min(WAIT_MAX);
-        if !is_last() {
-            return;
-        }
-        let Some(now) = progress() else { return };
-        match &before {
-            // It has had a core since. One look would not do: who is about to answer it may have lost the core before.
-            Some(before) if now.ran != before.ran => return,
-            // It was woken before, and waits for something else now.
-            Some(before) if !now.is_runnable && !before.is_runnable => return,
-            _ => before = Some(now),
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::sync::atomic::Ordering::Release;
 
     use super::*;
 
-    #[test]
-    fn news_are_of_another_thread_of_this_size_and_young() {
-        let growth = Growth::new();
-        assert_eq!(growth.may_be_news(7, 100, 2), None);
-        growth.begins(7, 100, 1);
-        assert!(growth.may_be_news(7, 100, 2).is_some());
-        for (inode, size, asker) in [(8, 100, 2), (7, 99, 2), (7, 101, 2), (7, 100, 1)] {
-            assert_eq!(growth.may_be_news(inode, size, asker), None, "{inode} {size} {asker}");
-        }
-        growth.begins(7, 100, 0);
-        assert!(growth.may_be_news(7, 100, 0).is_some(), "another thread without a number");
-        std::thread::sleep(LONGEST);
-        assert_eq!(growth.may_be_news(7, 100, 2), None);
+    const INODE: u64 = 7;
+
+    fn growing(end: u64, thread: u32) -> Growing {
+        Growing { inode: INODE, end, thread, began: Instant::now(), answered: Arc::default() }
     }
 
-    /// How often the thread is looked at before the answer is sent; `None` if that is until the longest wait has passed.
-    fn looks(is_last: impl Fn(u32) -> bool, progress: impl Fn(u32) -> Option<(bool, u32)>) -> Option<u32> {
-        let looks = Cell::new(0);
-        let begin = Instant::now();
+    #[test]
+    fn news_are_of_another_thread_of_this_size_and_young() {
+        let growth = Arc::new(Growth::new(Arc::new(Processes::new())));
+        let is_news = |inode, size, asker| growth.may_be_news(inode, size, asker).is_some();
+        assert!(!is_news(INODE, 100, 2));
+        let uid = rustix::process::geteuid().as_raw();
+        let change = growth.change(INODE, 1, uid).expect("tests run where /proc is");
+        change.begins(100);
+        assert!(is_news(INODE, 100, 2));
+        for (inode, size, asker) in [(8, 100, 2), (INODE, 99, 2), (INODE, 101, 2), (INODE, 100, 1)] {
+            assert!(!is_news(inode, size, asker), "{inode} {size} {asker}");
+        }
+        std::thread::sleep(LONGEST);
+        assert!(!is_news(INODE, 100, 2));
+        assert!(growth.change(INODE, 0, uid).is_none(), "a thread of another namespace");
+    }
+
+    /// How often the thread is looked at before the answer is sent; `None` if that is until it is long ago.
+    fn looks(
+        answered_after: u32,
+        is_last: impl Fn(u32) -> bool,
+        progress: impl Fn(u32) -> Option<(bool, u32)>,
+    ) -> Option<u32> {
+        let (looks, sleeps) = (Cell::new(0), Cell::new(0));
+        let growing = Growing { began: Instant::now() + 1000 * LONGEST, ..growing(100, 1) };
         let look = || {
             looks.set(looks.get() + 1);
             let (is_runnable, ran) = progress(looks.get())?;
             Some(Progress { is_runnable, ran: ran.to_string() })
         };
-        wait(|| is_last(looks.get()), look);
-        (begin.elapsed() < LONGEST).then_some(looks.get())
+        let sleep = |_| {
+            sleeps.set(sleeps.get() + 1);
+            growing.answered.store(sleeps.get() >= answered_after, Release);
+        };
+        growing.answered.store(answered_after == 0, Release);
+        wait(&growing, || is_last(looks.get()) && sleeps.get() < 100, look, sleep);
+        (sleeps.get() < 100).then_some(looks.get())
     }
 
     #[test]
     fn an_answer_is_held_until_the_thread_has_gone_on() {
         let last = |_| true;
-        assert_eq!(looks(last, |_| None), Some(1), "nothing is known of it");
-        assert_eq!(looks(last, |_| Some((false, 1))), Some(2), "it waits");
-        assert_eq!(looks(last, |look| Some((look < 4, 1))), Some(5), "it waits after a while");
-        assert_eq!(looks(last, |look| Some((true, look / 4))), Some(4), "it has got a core");
-        assert_eq!(looks(|looks| looks < 3, |_| Some((true, 1))), Some(3), "it goes on with the next");
-        assert_eq!(looks(last, |_| Some((true, 1))), None, "it does not get a core");
+        assert_eq!(looks(0, last, |_| None), Some(1), "it has ended");
+        assert_eq!(looks(0, last, |_| Some((false, 1))), Some(2), "it waits");
+        assert_eq!(looks(0, last, |look| Some((look < 4, 1))), Some(5), "it waits after a while");
+        assert_eq!(looks(0, last, |look| Some((true, look / 4))), Some(4), "it has got a core");
+        assert_eq!(looks(0, |looks| looks < 3, |_| Some((true, 1))), Some(3), "it goes on with the next");
+        assert_eq!(looks(0, last, |_| Some((true, 1))), None, "it does not get a core");
+        assert_eq!(looks(9, last, |_| Some((false, 1))), Some(2), "before, it waits for its answer");
+        assert_eq!(looks(1000, last, |_| Some((false, 1))), None, "it is not answered");
+    }
+
+    #[test]
+    fn what_began_long_ago_is_not_waited_for() {
+        let growing = growing(100, 1);
+        let begin = Instant::now();
+        wait(
+            &growing,
+            || true,
+            || Some(Progress { is_runnable: true, ran: String::new() }),
+            std::thread::sleep,
+        );
+        assert!(begin.elapsed() >= LONGEST / 2);
     }
 }

@@ -5,15 +5,15 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSliceMut, Read, Seek};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -335,31 +335,32 @@ pub struct MountEntry {
 }
 
 /// What the kernel says is mounted. It is kept open where something will have to be unmounted: who has as many files open as it may could not
-/// open it then, and would leave a dead mount.
+/// open it then, and would leave a dead mount. (For who is not root, fusermount3 unmounts, which cannot be started without descriptors.)
 #[derive(Debug)]
 pub(crate) struct MountTable {
-    mountinfo: File,
+    /// It goes on from where the last read ended only as long as nobody else reads it.
+    mountinfo: Mutex<File>,
 }
+
+const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 impl MountTable {
     /// That of the mount namespace of this process.
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { mountinfo: File::open("/proc/self/mountinfo")? })
+        Ok(Self { mountinfo: Mutex::new(File::open(MOUNTINFO)?) })
     }
 
     /// What is mounted now, in the order of mounting, with the file system types.
     fn entries(&self) -> io::Result<Vec<(OsString, MountEntry)>> {
-        let mut text = Vec::new();
-        // Others may read it at the same time: there is no place in it that is ours.
-        let mut piece = vec![0; 64 << 10];
-        loop {
-            match self.mountinfo.read_at(&mut piece, text.len() as u64) {
-                Ok(0) => return Ok(entries(&text)),
-                Ok(bytes) => text.extend_from_slice(&piece[..bytes]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        // Opened anew, it is told of what can be seen from our root; that may have become another one.
+        if let Ok(text) = std::fs::read(MOUNTINFO) {
+            return Ok(entries(&text));
         }
+        let mut kept = self.mountinfo.lock();
+        kept.rewind()?;
+        let mut text = Vec::new();
+        kept.read_to_end(&mut text)?;
+        Ok(entries(&text))
     }
 
     /// As [`mounted`].
@@ -396,11 +397,17 @@ impl MountTable {
 
     /// Waits until something is mounted or unmounted, or has been since the last wait or since this was opened; at most for a part of a second.
     pub(crate) fn wait_for_change(&self, at_most: Duration) {
-        let at_most = Timespec { tv_sec: 0, tv_nsec: at_most.subsec_nanos().into() };
-        // Interrupted, the caller looks again.
-        let _ = poll(&mut [PollFd::new(&self.mountinfo, PollFlags::PRI)], Some(&at_most));
+        let rest = Timespec { tv_sec: 0, tv_nsec: at_most.subsec_nanos().into() };
+        // Interrupted, the caller looks again. Who may open nothing at all is refused.
+        match poll(&mut [PollFd::new(&*self.mountinfo.lock(), PollFlags::PRI)], Some(&rest)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => std::thread::sleep(at_most.min(LOOK_AGAIN)),
+        }
     }
 }
+
+/// How long to wait for what cannot be waited for.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// All mounted PandoFS that this process can see, in the order of mounting.
 pub fn mounted() -> io::Result<Vec<MountEntry>> {

@@ -2,14 +2,19 @@
 
 /// Tells of callers by the number that the kernel gives with each request, if /proc is that of our pid namespace: the /proc of another one, in
 /// which `unshare --pid --fork` leaves us, would show a stranger under it.
+///
+/// What each request of many asks for must not need the memory map of a process, as `stat` and `status` do: if the process ended meanwhile, our
+/// thread would take the map apart, and might wait for the mount that it serves.
 pub(crate) struct Processes {
     are_shown: bool,
+    /// Of whom it is told for what they wait; `None` for everybody.
+    only: Option<u32>,
 }
 
 /// How far a thread has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Neither waits for anything nor has been stopped.
+    /// Waits for nothing.
     pub(crate) is_runnable: bool,
     /// Changes when it gets a core, and now and then while it has one.
     pub(crate) ran: String,
@@ -17,8 +22,11 @@ pub(crate) struct Progress {
 
 impl Processes {
     pub(crate) fn new() -> Self {
-        let own = std::fs::read_to_string("/proc/self/status");
-        Self { are_shown: own.is_ok_and(|status| is_of_our_namespace(&status)) }
+        let own = read("self", "status").unwrap_or_default();
+        let capabilities = field(&own, "CapEff:").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let sees_all = capabilities.is_some_and(|mask| mask & 1 << SYS_PTRACE != 0);
+        let only = (!sees_all).then(|| rustix::process::geteuid().as_raw());
+        Self { are_shown: is_of_our_namespace(&own), only }
     }
 
     /// The groups of a process; `None` where /proc does not tell, as for a process of another pid namespace.
@@ -28,18 +36,34 @@ impl Processes {
         Some(groups.split_whitespace().filter_map(|group| group.parse().ok()).collect())
     }
 
-    /// How far a thread has come; `None` where /proc does not tell, as for one that has ended.
+    /// Whether it may be told how far a thread of a user has come.
+    pub(crate) fn may_look_at(&self, thread: u32, uid: u32) -> bool {
+        self.are_shown && thread != 0 && self.only.is_none_or(|only| only == uid)
+    }
+
+    /// How far a thread has come that one may look at; `None` where /proc does not tell, as for one that has ended.
     pub(crate) fn progress_of(&self, thread: u32) -> Option<Progress> {
-        let stat = self.read(thread, "stat")?;
-        // The state is behind the name, which may hold anything.
-        let (_, behind) = stat.rsplit_once(") ")?;
-        Some(Progress { is_runnable: behind.starts_with('R'), ran: self.read(thread, "schedstat")? })
+        let read = |name| read(&thread.to_string(), name);
+        let ran = read("schedstat")?;
+        // The third number is how often it got a core, if the kernel counts that.
+        let is_counted = ran.split_whitespace().nth(2).is_some_and(|times| times != "0");
+        let is_runnable = read("wchan")? == "0";
+        is_counted.then_some(Progress { is_runnable, ran })
     }
 
     fn read(&self, pid: u32, name: &str) -> Option<String> {
-        self.are_shown.then(|| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok())?
+        self.are_shown.then(|| read(&pid.to_string(), name))?
     }
 }
+
+/// A file of a process. Names of programs, which some hold, may be anything.
+fn read(process: &str, name: &str) -> Option<String> {
+    let text = std::fs::read(format!("/proc/{process}/{name}")).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The capability to see what processes of others wait for; capabilities(7).
+const SYS_PTRACE: u32 = 19;
 
 /// Whether our own status comes from a /proc of our pid namespace: it names one number for each namespace from that of /proc to ours. A kernel
 /// without such namespaces names none.
@@ -77,7 +101,11 @@ mod tests {
         assert!(is_of_our_namespace(&status("4711")));
         assert!(!is_of_our_namespace(&status("4711\t1")));
         assert!(is_of_our_namespace("Name:\tpando\nPid:\t4711\nGroups:\t7 \n"));
-        assert_eq!(Processes { are_shown: false }.groups_of(std::process::id()), None);
+        let hidden = Processes { are_shown: false, only: None };
+        assert_eq!(hidden.groups_of(std::process::id()), None);
+        assert!(!hidden.may_look_at(1, 0));
+        let others = Processes { are_shown: true, only: Some(7) };
+        assert!(others.may_look_at(1, 7) && !others.may_look_at(1, 8) && !others.may_look_at(0, 7));
     }
 
     #[test]

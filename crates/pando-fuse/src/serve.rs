@@ -3,20 +3,20 @@
 //! Requests that the kernel stops sending after one ENOSYS are answered so: OPEN and FLUSH because there is nothing to
 //! do, OPENDIR because the kernel then keeps listings as well (unless it is not to), CREATE because the kernel then sends MKNOD, which is the same without
 //! a RELEASE at the end. The kernel holds the
-//! directory's lock over lookup and MKNOD, so O_EXCL stays atomic. INTERRUPT too: every wait here is for the device and
+//! directory's lock over lookup and MKNOD, so O_EXCL stays atomic. INTERRUPT too: every wait here is for the device, or for a moment, and
 //! ends by itself, as in any file system on a disk, so there is nothing that a signal could cut short.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pando_fs::operations::{Attributes, FileType, SNAPSHOTS, WriteMode};
+use pando_fs::operations::{AllocateMode, Attributes, FileType, SNAPSHOTS, WriteMode};
 use pando_fs::{Error, InodeNumber, ListAttributes, Operations, Result};
 use rustix::io::Errno;
 
 use crate::convert::{self, caller};
 use crate::dispatch::Dispatcher;
 use crate::files_ahead::FilesAhead;
-use crate::growth::Growth;
+use crate::growth::{Change, Growth};
 use crate::interest::Interest;
 use crate::ioctl::{self, Tickets};
 use crate::kernel_cache::KernelCache;
@@ -38,7 +38,7 @@ pub(crate) struct Server {
     forgetter: Arc<Forgetter>,
     tickets: Tickets,
     /// Tell the groups of those who clone.
-    processes: Processes,
+    processes: Arc<Processes>,
     /// If listings go without attributes of files for programs that do not look at them.
     interest: Option<Arc<Interest>>,
     /// Told of what is listed and read.
@@ -54,14 +54,15 @@ impl Server {
     ) -> Self {
         let forgetter = Forgetter::new(&kernel);
         let kernel = KernelCache::new(kernel);
+        let processes = Arc::new(Processes::new());
         Self {
             dispatcher,
             agreement,
             kernel,
-            growth: Arc::new(Growth::new()),
+            growth: Arc::new(Growth::new(processes.clone())),
             forgetter,
             tickets: Tickets::default(),
-            processes: Processes::new(),
+            processes,
             interest,
             files_ahead: None,
         }
@@ -73,7 +74,7 @@ impl Server {
     }
 
     /// Serves one request. It is answered when this returns, or soon from the pool (FU-2).
-    pub(crate) fn serve(&self, header: &Header, operation: Operation, reply: Reply) {
+    pub(crate) fn serve(&self, header: &Header, operation: Operation, mut reply: Reply) {
         if let Some(ahead) = &self.files_ahead {
             let inode = InodeNumber(header.node);
             match operation {
@@ -88,8 +89,12 @@ impl Server {
             Operation::ReadDirectory { cookie, size, attributes } => {
                 self.list(header, cookie, size, attributes, reply);
             }
-            Operation::GetAttributes => self.attributes(header, Answer::attributes, reply),
-            Operation::GetAllAttributes => self.attributes(header, Answer::all_attributes, reply),
+            Operation::GetAttributes { for_kernel } => {
+                self.attributes(header, for_kernel, Answer::attributes, reply);
+            }
+            Operation::GetAllAttributes { for_kernel } => {
+                self.attributes(header, for_kernel, Answer::all_attributes, reply);
+            }
             Operation::ReadLink
             | Operation::Read { .. }
             | Operation::Statistics
@@ -113,7 +118,9 @@ impl Server {
             Operation::Write { offset, data, collected, kill_set_id } => {
                 let keep_modified = collected && self.agreement.writeback;
                 let mode = WriteMode { append: false, kill_set_id, keep_modified };
-                self.write(header, offset, data, mode, reply);
+                // What the kernel has collected makes no file larger than it knows.
+                let growth = (!collected).then(|| self.may_grow(header, &mut reply)).flatten();
+                self.write(InodeNumber(header.node), offset, data, mode, growth, reply);
             }
             operation => self.change(header, operation, reply),
         }
@@ -219,21 +226,23 @@ impl Server {
         });
     }
 
-    fn attributes(&self, header: &Header, answer: fn(&Attributes) -> Answer, reply: Reply) {
+    fn attributes(&self, header: &Header, for_kernel: bool, answer: fn(&Attributes) -> Answer, reply: Reply) {
         let (inode, caller) = (InodeNumber(header.node), header.pid);
-        let (kernel, growth) = (self.kernel.clone(), self.growth.clone());
-        let mut may_wait = false;
+        let kernel = self.kernel.clone();
+        let growth = (!for_kernel).then(|| self.growth.clone());
+        let mut is_on_pool = false;
         self.dispatcher.query(reply, move |fs| {
             let before = kernel.before();
+            // What cannot be answered at once is called again on the pool.
+            let was_on_pool = std::mem::replace(&mut is_on_pool, true);
             let attributes = fs.get_attributes(inode)?;
-            match growth.may_be_news(inode.0, attributes.size, caller) {
-                Some(growing) if may_wait => growth.wait(growing),
-                Some(_) => {
-                    // On the pool.
-                    may_wait = true;
-                    return Err(Error::Busy);
+            if let Some(growth) = &growth
+                && let Some(growing) = growth.may_be_news(inode.0, attributes.size, caller)
+            {
+                match was_on_pool {
+                    true => growth.wait(&growing),
+                    false => return Err(Error::Busy),
                 }
-                None => {}
             }
             kernel.will_hear(fs, caller, &attributes, before);
             Ok(answer(&attributes))
@@ -266,14 +275,19 @@ impl Server {
     /// The kernel makes O_APPEND into an offset by its own notion of the size, which nobody else changes. In
     /// writeback mode pages arrive long after the write, so the flag must mean nothing here, and the kernel says when
     /// they were written, maybe before they arrive.
-    fn write(&self, header: &Header, offset: u64, data: Bytes, mode: WriteMode, reply: Reply) {
-        let (inode, thread) = (InodeNumber(header.node), header.pid);
+    fn write(
+        &self,
+        inode: InodeNumber,
+        offset: u64,
+        data: Bytes,
+        mode: WriteMode,
+        growth: Option<Change>,
+        reply: Reply,
+    ) {
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
-        // In writeback mode the size is the kernel's alone.
-        let growth = (!self.agreement.writeback).then(|| self.growth.clone());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
             if let Some(growth) = &growth {
-                growth.begins(inode.0, offset.saturating_add(data.len() as u64), thread);
+                growth.begins(offset.saturating_add(data.len() as u64));
             }
             kernel.killing_set_id(fs, inode, mode.kill_set_id, || {
                 let written = fs.write(inode, offset, data.clone(), mode);
@@ -288,15 +302,31 @@ impl Server {
         });
     }
 
-    fn change(&self, header: &Header, operation: Operation, reply: Reply) {
+    /// For a request that may make a file grow.
+    fn may_grow(&self, header: &Header, reply: &mut Reply) -> Option<Change> {
+        let (inode, thread, uid) = (header.node, header.pid, header.uid);
+        // Where the kernel collects writes, the size is its alone.
+        let change = (!self.agreement.writeback).then(|| self.growth.change(inode, thread, uid)).flatten()?;
+        reply.note_sent(change.answered.clone());
+        Some(change)
+    }
+
+    fn change(&self, header: &Header, operation: Operation, mut reply: Reply) {
         let (header, inode, acls) = (*header, InodeNumber(header.node), self.agreement.acls);
-        let (kernel, growth) = (self.kernel.clone(), self.growth.clone());
+        let kernel = self.kernel.clone();
+        let growth = match grown(&operation, inode) {
+            Some((file, _)) => self.may_grow(&Header { node: file.0, ..header }, &mut reply),
+            None => None,
+        };
         // These two requests, unlike a write, do not say whether set-id bits are to go.
         let kill = header.uid != 0;
         self.dispatcher.change(reply, move |fs| {
             let (invalid, unsupported) = (Answer::Refused(Errno::INVAL), Answer::Refused(Errno::OPNOTSUPP));
-            if let Some(end) = may_end_at(&operation) {
-                growth.begins(inode.0, end, header.pid);
+            if let Some(growth) = &growth
+                && let Some((file, end)) = grown(&operation, inode)
+                && fs.get_attributes(file)?.size < end
+            {
+                growth.begins(end);
             }
             let answer = match &operation {
                 Operation::SetAttributes(set) => {
@@ -369,7 +399,9 @@ impl Server {
                         fs.copy_range(inode, *from_offset, to, *to_offset, length, kill)
                     })?;
                     // How long it would become was not known before: whoever asks between these two lines may hear of it too early.
-                    growth.begins(to.0, to_offset.saturating_add(copied), header.pid);
+                    if let Some(growth) = &growth {
+                        growth.begins(to_offset.saturating_add(copied));
+                    }
                     if *wide { Answer::number(copied) } else { Answer::count(copied as u32) }
                 }
                 _ => unreachable!("no other request is called a change"),
@@ -400,11 +432,19 @@ fn directories_changed(inode: InodeNumber, operation: &Operation) -> impl Iterat
     changed.then_some(inode).into_iter().chain(other.filter(|other| *other != inode))
 }
 
-/// The size that a request may make a file have, in bytes.
-fn may_end_at(operation: &Operation) -> Option<u64> {
+/// The file that a request may make larger, and its size then, in bytes, if it is smaller.
+fn grown(operation: &Operation, inode: InodeNumber) -> Option<(InodeNumber, u64)> {
     match operation {
-        Operation::SetAttributes(set) => set.size,
-        Operation::Allocate { offset, length, .. } => Some(offset.saturating_add(*length)),
+        Operation::SetAttributes(set) => Some((inode, set.size?)),
+        Operation::Allocate { offset, length, mode } => match convert::allocate_mode(*mode)? {
+            AllocateMode::Allocate { keep_size: false } | AllocateMode::ZeroRange { keep_size: false } => {
+                Some((inode, offset.saturating_add(*length)))
+            }
+            _ => None,
+        },
+        Operation::CopyRange { to, to_offset, length, .. } => {
+            Some((InodeNumber(*to), to_offset.saturating_add(*length)))
+        }
         _ => None,
     }
 }

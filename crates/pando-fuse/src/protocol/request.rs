@@ -153,6 +153,9 @@ pub(crate) fn fixed_bytes(code: u32, layout: Layout) -> usize {
     }
 }
 
+/// A request for attributes names the open file.
+const GETATTR_FH: u32 = 1;
+
 /// What a SETATTR changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SetAttributes {
@@ -177,9 +180,14 @@ pub(crate) enum Operation {
     },
     /// Inodes and counts.
     ForgetMany(Vec<(u64, u64)>),
-    GetAttributes,
+    GetAttributes {
+        /// They are for the kernel itself, and not for who calls stat(2).
+        for_kernel: bool,
+    },
     /// The same, with the time of birth.
-    GetAllAttributes,
+    GetAllAttributes {
+        for_kernel: bool,
+    },
     SetAttributes(SetAttributes),
     ReadLink,
     MakeSymlink {
@@ -305,8 +313,9 @@ impl Operation {
                 let pairs = (0..count).map(|_| Ok((pairs.u64()?, pairs.u64()?)));
                 Self::ForgetMany(pairs.collect::<Result<_, _>>()?)
             }
-            opcode::GETATTR => Self::GetAttributes,
-            opcode::STATX => Self::GetAllAttributes,
+            // The kernel gives the open file along where a read or a seek needs the size, and never for stat(2).
+            opcode::GETATTR => Self::GetAttributes { for_kernel: fixed.u32()? & GETATTR_FH != 0 },
+            opcode::STATX => Self::GetAllAttributes { for_kernel: fixed.u32()? & GETATTR_FH != 0 },
             opcode::SETATTR => Self::SetAttributes(set_attributes(fixed)?),
             opcode::READLINK => Self::ReadLink,
             opcode::SYMLINK => Self::MakeSymlink { name: owned(rest.name()?), target: owned(rest.name()?) },
@@ -563,6 +572,20 @@ mod tests {
             ..SetAttributes::default()
         };
         assert_eq!(decode(&bytes), Ok(Operation::SetAttributes(set)));
+    }
+
+    #[test]
+    fn who_asks_for_attributes_with_an_open_file_is_the_kernel() {
+        for (flags, for_kernel) in [(0, false), (GETATTR_FH, true), (2, false), (3, true)] {
+            let ask = |code, words: usize| {
+                decode(&request(code, |body| {
+                    body.u32(flags);
+                    (1..words).for_each(|_| body.u32(u32::MAX));
+                }))
+            };
+            assert_eq!(ask(opcode::GETATTR, 4), Ok(Operation::GetAttributes { for_kernel }));
+            assert_eq!(ask(opcode::STATX, 6), Ok(Operation::GetAllAttributes { for_kernel }));
+        }
     }
 
     #[test]

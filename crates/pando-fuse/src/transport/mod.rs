@@ -12,6 +12,8 @@ pub(crate) use device::{Device, Forgets, handshake, receive};
 pub(crate) use fuse_request::{REQUEST_TYPE, fuse_request};
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Release;
 
 use rustix::io::Errno;
 
@@ -24,6 +26,8 @@ pub(crate) struct Reply {
     unique: u64,
     way: Option<Way>,
     is_to_only_caller: bool,
+    /// Set when it has been sent, or is about to be, in a few instructions.
+    sent: Option<Arc<AtomicBool>>,
 }
 
 enum Way {
@@ -34,17 +38,22 @@ enum Way {
 impl Reply {
     /// The answer to the request of this number, which came through this device.
     pub(crate) fn through(device: Arc<Device>, unique: u64) -> Self {
-        Self { unique, way: Some(Way::Device(device)), is_to_only_caller: false }
+        Self { unique, way: Some(Way::Device(device)), is_to_only_caller: false, sent: None }
     }
 
     /// The answer to the request of this number, which lies in this slot.
     fn in_slot(queue: Arc<Queue>, slot: Slot, unique: u64, is_to_only_caller: bool) -> Self {
-        Self { unique, way: Some(Way::Ring(queue, slot)), is_to_only_caller }
+        Self { unique, way: Some(Way::Ring(queue, slot)), is_to_only_caller, sent: None }
     }
 
     /// True if the thread that received the request has nobody else to answer, and has had few other callers of late or none.
     pub(crate) fn is_to_only_caller(&self) -> bool {
         self.is_to_only_caller
+    }
+
+    /// Has it noted when the answer is sent.
+    pub(crate) fn note_sent(&mut self, sent: Arc<AtomicBool>) {
+        self.sent = Some(sent);
     }
 
     pub(crate) fn send(mut self, answer: Answer) {
@@ -99,12 +108,15 @@ impl Reply {
         match self.way.take()? {
             Way::Device(device) => {
                 device.answer(self.unique, answer);
+                if let Some(sent) = self.sent.take() {
+                    sent.store(true, Release);
+                }
                 None
             }
             Way::Ring(queue, mut slot) => {
                 queue.release(&slot);
                 slot.answer(self.unique, answer);
-                queue.hand_in(slot);
+                queue.hand_in(slot, self.sent.take());
                 Some(queue)
             }
         }

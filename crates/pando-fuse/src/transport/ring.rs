@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread::ThreadId;
 
@@ -54,7 +54,7 @@ const WAKE: u64 = u64::MAX;
 /// A queue, as those who answer its requests see it.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    answered: Mutex<Vec<Slot>>,
+    answered: Mutex<Vec<(Slot, Option<Arc<AtomicBool>>)>>,
     wake: OwnedFd,
     server: ThreadId,
     /// Slots of the core itself.
@@ -76,9 +76,9 @@ impl Queue {
         let _ = self.kept.compare_exchange(slot.index() + 1, 0, AcqRel, Relaxed);
     }
 
-    /// Takes a slot with its answer; from any thread, which then wakes the queue.
-    pub(super) fn hand_in(&self, slot: Slot) {
-        self.answered.lock().push(slot);
+    /// Takes a slot with its answer, and what is to be set when that is sent; from any thread, which then wakes the queue.
+    pub(super) fn hand_in(&self, slot: Slot, sent: Option<Arc<AtomicBool>>) {
+        self.answered.lock().push((slot, sent));
     }
 
     /// Has its thread give the kernel what was handed in.
@@ -278,9 +278,10 @@ impl Thread<'_> {
         }
         let mut refused = Ok(());
         // Memory that the rounds share.
-        let (mut completed, mut answered) = (Vec::new(), Vec::new());
+        let (mut completed, mut answered, mut sent) = (Vec::new(), Vec::new(), Vec::<Arc<AtomicBool>>::new());
         while self.slots > 0 {
             self.yield_or_not();
+            sent.drain(..).for_each(|sent| sent.store(true, Release));
             enter(&self.ring)?;
             completed.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
             let is_one = completed.len() == 1;
@@ -304,7 +305,8 @@ impl Thread<'_> {
                 }
             }
             std::mem::swap(&mut answered, &mut *self.queue.answered.lock());
-            for slot in answered.drain(..) {
+            for (slot, to_set) in answered.drain(..) {
+                sent.extend(to_set);
                 let entry = self.command(COMMIT_AND_FETCH, slot.index(), slot.commit_id(), None);
                 self.lend(slot, &entry);
             }
