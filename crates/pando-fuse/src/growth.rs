@@ -43,7 +43,7 @@ pub(crate) struct Growing {
     /// Who does it.
     thread: u32,
     began: Instant,
-    /// Set when the thread has been answered, or is about to be, in a few instructions.
+    /// Set when the thread has been answered, or is with the system call that comes next.
     answered: Arc<AtomicBool>,
 }
 
@@ -80,8 +80,8 @@ impl Growth {
     /// not know yet.
     pub(crate) fn may_be_news(&self, inode: u64, size: u64, asker: u32) -> Option<Growing> {
         let slot = self.slot(inode).lock();
-        // A thread waits for each of its answers. And if it makes the file still larger, the kernel has all pages of what was before, unless one
-        // write(2) comes in more than two requests.
+        // A thread waits for each of its answers. And if it makes the file still larger, the kernel knows what was before, unless one write(2)
+        // comes in several requests: the first of two mostly fills up the last page, which the kernel has.
         let is_news = |growing: &&Growing| {
             growing.inode == inode
                 && growing.end == size
@@ -167,14 +167,14 @@ mod tests {
     fn looks(
         answered_after: u32,
         is_last: impl Fn(u32) -> bool,
-        progress: impl Fn(u32) -> Option<(bool, u32)>,
+        progress: impl Fn(u32) -> Option<(bool, u64)>,
     ) -> Option<u32> {
         let (looks, sleeps) = (Cell::new(0), Cell::new(0));
         let growing = Growing { began: Instant::now() + 1000 * LONGEST, ..growing(100, 1) };
         let look = || {
             looks.set(looks.get() + 1);
             let (is_runnable, ran) = progress(looks.get())?;
-            Some(Progress { is_runnable, ran: ran.to_string() })
+            Some(Progress { is_runnable, ran: [ran, 1] })
         };
         let sleep = |_| {
             sleeps.set(sleeps.get() + 1);
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(looks(0, last, |_| None), Some(1), "it has ended");
         assert_eq!(looks(0, last, |_| Some((false, 1))), Some(2), "it waits");
         assert_eq!(looks(0, last, |look| Some((look < 4, 1))), Some(5), "it waits after a while");
-        assert_eq!(looks(0, last, |look| Some((true, look / 4))), Some(4), "it has got a core");
+        assert_eq!(looks(0, last, |look| Some((true, u64::from(look / 4)))), Some(4), "it has got a core");
         assert_eq!(looks(0, |looks| looks < 3, |_| Some((true, 1))), Some(3), "it goes on with the next");
         assert_eq!(looks(0, last, |_| Some((true, 1))), None, "it does not get a core");
         assert_eq!(looks(9, last, |_| Some((false, 1))), Some(2), "before, it waits for its answer");
@@ -202,12 +202,7 @@ mod tests {
     fn what_began_long_ago_is_not_waited_for() {
         let growing = growing(100, 1);
         let begin = Instant::now();
-        wait(
-            &growing,
-            || true,
-            || Some(Progress { is_runnable: true, ran: String::new() }),
-            std::thread::sleep,
-        );
+        wait(&growing, || true, || Some(Progress { is_runnable: true, ran: [1, 1] }), std::thread::sleep);
         assert!(begin.elapsed() >= LONGEST / 2);
     }
 }

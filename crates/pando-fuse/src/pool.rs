@@ -1,7 +1,7 @@
 //! Threads that may wait, for the device or for callers, so that receiving threads need not (FU-1).
 //!
 //! Threads are started when work finds none idle, up to a limit, and stay. The limit bounds how many requests wait
-//! at once; no job waits for another job of the pool, so a full pool is slow but never stuck.
+//! at once; no job waits for another job of the pool, but for 20 ms at most (`growth.rs`), so a full pool is slow but never stuck.
 //! One lock, held for pushes and pops only.
 
 use std::collections::VecDeque;

@@ -1,5 +1,7 @@
 //! What /proc tells of those who call.
 
+use std::os::unix::fs::MetadataExt;
+
 /// Tells of callers by the number that the kernel gives with each request, if /proc is that of our pid namespace: the /proc of another one, in
 /// which `unshare --pid --fork` leaves us, would show a stranger under it.
 ///
@@ -16,8 +18,8 @@ pub(crate) struct Processes {
 pub(crate) struct Progress {
     /// Waits for nothing.
     pub(crate) is_runnable: bool,
-    /// Changes when it gets a core, and now and then while it has one.
-    pub(crate) ran: String,
+    /// For how many nanoseconds it has had a core, counted now and then, and how often it got one.
+    pub(crate) ran: [u64; 2],
 }
 
 impl Processes {
@@ -43,17 +45,28 @@ impl Processes {
 
     /// How far a thread has come that one may look at; `None` where /proc does not tell, as for one that has ended.
     pub(crate) fn progress_of(&self, thread: u32) -> Option<Progress> {
+        if let Some(only) = self.only {
+            // /proc shows a process that does not let its user look at it as another's.
+            let found = std::fs::metadata(format!("/proc/{thread}")).ok()?;
+            let group = rustix::process::getegid().as_raw();
+            (found.uid() == only && found.gid() == group).then_some(())?;
+        }
         let read = |name| read(&thread.to_string(), name);
-        let ran = read("schedstat")?;
-        // The third number is how often it got a core, if the kernel counts that.
-        let is_counted = ran.split_whitespace().nth(2).is_some_and(|times| times != "0");
-        let is_runnable = read("wchan")? == "0";
-        is_counted.then_some(Progress { is_runnable, ran })
+        let ran = ran(&read("schedstat")?)?;
+        Some(Progress { is_runnable: read("wchan")? == "0", ran })
     }
 
     fn read(&self, pid: u32, name: &str) -> Option<String> {
         self.are_shown.then(|| read(&pid.to_string(), name))?
     }
+}
+
+/// For how long a thread has had a core and how often it got one, if the kernel counts that. The number between them is how long it has waited for
+/// one, which also changes when it is to wait for another.
+fn ran(schedstat: &str) -> Option<[u64; 2]> {
+    let numbers: Vec<u64> = schedstat.split_whitespace().map_while(|number| number.parse().ok()).collect();
+    let [time, _, times] = numbers[..] else { return None };
+    (times != 0).then_some([time, times])
 }
 
 /// A file of a process. Names of programs, which some hold, may be anything.
@@ -106,6 +119,16 @@ mod tests {
         assert!(!hidden.may_look_at(1, 0));
         let others = Processes { are_shown: true, only: Some(7) };
         assert!(others.may_look_at(1, 7) && !others.may_look_at(1, 8) && !others.may_look_at(0, 7));
+    }
+
+    #[test]
+    fn to_wait_for_another_core_is_no_progress() {
+        assert_eq!(ran("1200 7 3\n"), Some([1200, 3]));
+        assert_eq!(ran("1200 7000 3\n"), ran("1200 7 3\n"));
+        assert_ne!(ran("1200 7000 4\n"), ran("1200 7 3\n"));
+        for nothing in ["0 0 0\n", "", "1 2\n", "x 1 2\n"] {
+            assert_eq!(ran(nothing), None, "{nothing}");
+        }
     }
 
     #[test]

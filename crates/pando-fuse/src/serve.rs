@@ -235,13 +235,18 @@ impl Server {
             let before = kernel.before();
             // What cannot be answered at once is called again on the pool.
             let was_on_pool = std::mem::replace(&mut is_on_pool, true);
-            let attributes = fs.get_attributes(inode)?;
+            let mut attributes = fs.get_attributes(inode)?;
             if let Some(growth) = &growth
                 && let Some(growing) = growth.may_be_news(inode.0, attributes.size, caller)
             {
-                match was_on_pool {
-                    true => growth.wait(&growing),
-                    false => return Err(Error::Busy),
+                if !was_on_pool {
+                    return Err(Error::Busy);
+                }
+                growth.wait(&growing);
+                // The kernel might keep what is old by now. If the file has grown again, it asks again.
+                let now = fs.get_attributes(inode)?;
+                if now.size == attributes.size {
+                    attributes = now;
                 }
             }
             kernel.will_hear(fs, caller, &attributes, before);
@@ -286,9 +291,8 @@ impl Server {
     ) {
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
-            if let Some(growth) = &growth {
-                growth.begins(offset.saturating_add(data.len() as u64));
-            }
+            let end = offset.saturating_add(data.len() as u64);
+            begins(fs, inode, end, growth.as_ref())?;
             kernel.killing_set_id(fs, inode, mode.kill_set_id, || {
                 let written = fs.write(inode, offset, data.clone(), mode);
                 if let Err(Error::ReadOnly | Error::Stale) = written {
@@ -314,19 +318,17 @@ impl Server {
     fn change(&self, header: &Header, operation: Operation, mut reply: Reply) {
         let (header, inode, acls) = (*header, InodeNumber(header.node), self.agreement.acls);
         let kernel = self.kernel.clone();
-        let growth = match grown(&operation, inode) {
-            Some((file, _)) => self.may_grow(&Header { node: file.0, ..header }, &mut reply),
-            None => None,
+        let growth = match operation {
+            Operation::CopyRange { to, .. } => self.may_grow(&Header { node: to, ..header }, &mut reply),
+            _ if end_of(&operation).is_some() => self.may_grow(&header, &mut reply),
+            _ => None,
         };
         // These two requests, unlike a write, do not say whether set-id bits are to go.
         let kill = header.uid != 0;
         self.dispatcher.change(reply, move |fs| {
             let (invalid, unsupported) = (Answer::Refused(Errno::INVAL), Answer::Refused(Errno::OPNOTSUPP));
-            if let Some(growth) = &growth
-                && let Some((file, end)) = grown(&operation, inode)
-                && fs.get_attributes(file)?.size < end
-            {
-                growth.begins(end);
+            if let Some(end) = end_of(&operation) {
+                begins(fs, inode, end, growth.as_ref())?;
             }
             let answer = match &operation {
                 Operation::SetAttributes(set) => {
@@ -395,12 +397,14 @@ impl Server {
                     // The caller asks again for what does not fit into a short answer.
                     let longest = if *wide { u64::MAX } else { u64::from(u32::MAX - (BLOCK_BYTES - 1)) };
                     let (to, length) = (InodeNumber(*to), (*length).min(longest));
+                    let before = fs.get_attributes(to)?.size;
                     let copied = kernel.killing_set_id(fs, to, kill, || {
                         fs.copy_range(inode, *from_offset, to, *to_offset, length, kill)
                     })?;
                     // How long it would become was not known before: whoever asks between these two lines may hear of it too early.
-                    if let Some(growth) = &growth {
-                        growth.begins(to_offset.saturating_add(copied));
+                    let end = to_offset.saturating_add(copied);
+                    if let Some(growth) = growth.as_ref().filter(|_| end > before) {
+                        growth.begins(end);
                     }
                     if *wide { Answer::number(copied) } else { Answer::count(copied as u32) }
                 }
@@ -432,21 +436,28 @@ fn directories_changed(inode: InodeNumber, operation: &Operation) -> impl Iterat
     changed.then_some(inode).into_iter().chain(other.filter(|other| *other != inode))
 }
 
-/// The file that a request may make larger, and its size then, in bytes, if it is smaller.
-fn grown(operation: &Operation, inode: InodeNumber) -> Option<(InodeNumber, u64)> {
+/// The size that a request makes a file have, in bytes, if it is smaller and that is known before.
+fn end_of(operation: &Operation) -> Option<u64> {
     match operation {
-        Operation::SetAttributes(set) => Some((inode, set.size?)),
+        Operation::SetAttributes(set) => set.size,
         Operation::Allocate { offset, length, mode } => match convert::allocate_mode(*mode)? {
             AllocateMode::Allocate { keep_size: false } | AllocateMode::ZeroRange { keep_size: false } => {
-                Some((inode, offset.saturating_add(*length)))
+                Some(offset.saturating_add(*length))
             }
             _ => None,
         },
-        Operation::CopyRange { to, to_offset, length, .. } => {
-            Some((InodeNumber(*to), to_offset.saturating_add(*length)))
-        }
         _ => None,
     }
+}
+
+/// To be called before a file comes to reach at least so far.
+fn begins(fs: &dyn Operations, inode: InodeNumber, end: u64, growth: Option<&Change>) -> Result<()> {
+    if let Some(growth) = growth
+        && fs.get_attributes(inode)?.size < end
+    {
+        growth.begins(end);
+    }
+    Ok(())
 }
 
 fn done(result: Result<()>) -> Result<Answer> {

@@ -26,7 +26,7 @@ pub(crate) struct Reply {
     unique: u64,
     way: Option<Way>,
     is_to_only_caller: bool,
-    /// Set when it has been sent, or is about to be, in a few instructions.
+    /// See [`Reply::note_sent`].
     sent: Option<Arc<AtomicBool>>,
 }
 
@@ -51,7 +51,7 @@ impl Reply {
         self.is_to_only_caller
     }
 
-    /// Has it noted when the answer is sent.
+    /// Has it noted when the answer has been sent, or is with the system call that comes next.
     pub(crate) fn note_sent(&mut self, sent: Arc<AtomicBool>) {
         self.sent = Some(sent);
     }

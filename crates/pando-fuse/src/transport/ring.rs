@@ -102,10 +102,24 @@ fn new_ring(entries: usize) -> io::Result<Ring> {
 
 /// Submits what is there and waits for a completion; `Ok` without one if it is to be tried again.
 fn enter(ring: &Ring) -> io::Result<()> {
-    match ring.submit_and_wait(1) {
+    passing(ring.submit_and_wait(1))
+}
+
+/// Submits what is there, or leaves it to be submitted with the next.
+fn submit(ring: &Ring) -> io::Result<()> {
+    passing(ring.submit())
+}
+
+fn passing(entered: io::Result<usize>) -> io::Result<()> {
+    match entered {
         Err(error) if matches!(error.raw_os_error(), Some(code) if is_passing(code)) => Ok(()),
         entered => entered.map(drop),
     }
+}
+
+/// Sets what is to be set when answers are sent; see [`Reply::note_sent`].
+fn say_sent(sent: &mut Vec<Arc<AtomicBool>>) {
+    sent.drain(..).for_each(|sent| sent.store(true, Release));
 }
 
 /// The way back to /dev/fuse, once the kernel was promised queues: it holds all requests until each core has one, or one is refused.
@@ -281,7 +295,7 @@ impl Thread<'_> {
         let (mut completed, mut answered, mut sent) = (Vec::new(), Vec::new(), Vec::<Arc<AtomicBool>>::new());
         while self.slots > 0 {
             self.yield_or_not();
-            sent.drain(..).for_each(|sent| sent.store(true, Release));
+            say_sent(&mut sent);
             enter(&self.ring)?;
             completed.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
             let is_one = completed.len() == 1;
@@ -305,10 +319,16 @@ impl Thread<'_> {
                 }
             }
             std::mem::swap(&mut answered, &mut *self.queue.answered.lock());
+            let are_several = answered.len() > 1;
             for (slot, to_set) in answered.drain(..) {
                 sent.extend(to_set);
                 let entry = self.command(COMMIT_AND_FETCH, slot.index(), slot.commit_id(), None);
                 self.lend(slot, &entry);
+            }
+            if are_several && !sent.is_empty() {
+                // The kernel takes one after the other, long ones too.
+                submit(&self.ring)?;
+                say_sent(&mut sent);
             }
         }
         refused
