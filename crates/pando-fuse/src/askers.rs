@@ -7,12 +7,10 @@
 //! change has asked since the last time: it waits for each of its answers, so none is on its way.
 //!
 //! Whoever asks, and whoever makes a change, each says so first and looks for the other then. One of them sees the other.
-//!
-//! Each slot has a lock, held for a few instructions, and no other lock is taken under it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use crate::slots::Slots;
 
 /// Each remembers one directory. Of two that take a slot from each other by turns the kernel is told of each change.
 const SLOTS: usize = 4096;
@@ -20,7 +18,7 @@ const SLOTS: usize = 4096;
 /// Who has asked for the attributes of directories, and how many changes there were to them.
 pub(crate) struct Askers {
     changes: AtomicU64,
-    slots: Box<[Mutex<Slot>]>,
+    slots: Slots<Slot>,
 }
 
 /// Who has asked for the attributes of one directory since the kernel was told of it last.
@@ -47,8 +45,8 @@ pub(crate) struct Before(u64);
 
 impl Askers {
     pub(crate) fn new() -> Self {
-        let slot = || Mutex::new(Slot { directory: 0, asker: Asker::Nobody, questions: 0 });
-        Self { changes: AtomicU64::new(0), slots: (0..SLOTS).map(|_| slot()).collect() }
+        let empty = || Slot { directory: 0, asker: Asker::Nobody, questions: 0 };
+        Self { changes: AtomicU64::new(0), slots: Slots::new(SLOTS, empty) }
     }
 
     /// To be called before attributes are read that somebody asks for.
@@ -59,7 +57,7 @@ impl Askers {
     /// A thread is to be given the attributes of a directory. Returns whether they may be from before a change already.
     pub(crate) fn note(&self, directory: u64, thread: u32, before: Before) -> bool {
         {
-            let mut slot = self.slot(directory).lock();
+            let mut slot = self.slots.of(directory).lock();
             slot.questions += 1;
             if slot.directory != directory {
                 // Who asked for this one before another took its place is forgotten.
@@ -80,7 +78,7 @@ impl Askers {
     /// A thread has changed the attributes of a directory, and does not know yet. Has the kernel told if need be.
     pub(crate) fn changed(&self, directory: u64, thread: u32, tell: impl FnOnce()) {
         self.changes.fetch_add(1, Ordering::SeqCst);
-        let slot = self.slot(directory);
+        let slot = self.slots.of(directory);
         let asked = *slot.lock();
         let asker = match asked.directory {
             0 => Asker::Nobody,
@@ -96,12 +94,6 @@ impl Askers {
         if slot.directory == directory && slot.questions == asked.questions {
             slot.asker = Asker::Nobody;
         }
-    }
-
-    fn slot(&self, directory: u64) -> &Mutex<Slot> {
-        // Fibonacci hashing: numbers that follow each other spread over all slots.
-        let hash = directory.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        &self.slots[(hash >> 32) as usize % SLOTS]
     }
 }
 
@@ -171,7 +163,7 @@ mod tests {
     #[test]
     fn of_two_in_one_slot_neither_is_forgotten() {
         let askers = Askers::new();
-        let slot = |directory| std::ptr::from_ref(askers.slot(directory));
+        let slot = |directory| std::ptr::from_ref(askers.slots.of(directory));
         let other = (DIRECTORY + 1..).find(|&other| slot(other) == slot(DIRECTORY)).unwrap();
         ask(&askers, 1);
         assert!(is_told_of(&askers, other, 2) && is_told(&askers, 2));

@@ -6,17 +6,14 @@
 //!
 //! A thread that makes a file grow says so first and changes the size then; who asks for the size reads it first and looks here then. The kernel
 //! lets only one thread at a time make a file grow.
-//!
-//! Each slot has a lock, held for a few instructions, and no other lock is taken under it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::processes::{Processes, Progress};
+use crate::slots::Slots;
 
 /// Each remembers one file. Of two that take a slot from each other the older one's answers are not held.
 const SLOTS: usize = 256;
@@ -30,7 +27,7 @@ const WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// The files that have grown of late.
 pub(crate) struct Growth {
-    slots: Box<[Mutex<Option<Growing>>]>,
+    slots: Slots<Option<Growing>>,
     processes: Arc<Processes>,
 }
 
@@ -61,13 +58,13 @@ impl Change {
     pub(crate) fn begins(&self, end: u64) {
         let Self { inode, thread, ref answered, .. } = *self;
         let growing = Growing { inode, end, thread, began: Instant::now(), answered: answered.clone() };
-        *self.growth.slot(inode).lock() = Some(growing);
+        *self.growth.slots.of(inode).lock() = Some(growing);
     }
 }
 
 impl Growth {
     pub(crate) fn new(processes: Arc<Processes>) -> Self {
-        Self { slots: (0..SLOTS).map(|_| Mutex::default()).collect(), processes }
+        Self { slots: Slots::new(SLOTS, || None), processes }
     }
 
     /// A change that a thread of a user makes; `None` if nothing could be known of it.
@@ -79,7 +76,7 @@ impl Growth {
     /// To be called after the size of a file was read for the answer to a thread: what may have made it so large a moment ago, if the kernel may
     /// not know yet.
     pub(crate) fn may_be_news(&self, inode: u64, size: u64, asker: u32) -> Option<Growing> {
-        let slot = self.slot(inode).lock();
+        let slot = self.slots.of(inode).lock();
         // A thread waits for each of its answers. And if it makes the file still larger, the kernel knows what was before, unless one write(2)
         // comes in several requests: the first of two mostly fills up the last page, which the kernel has.
         let is_news = |growing: &&Growing| {
@@ -94,17 +91,11 @@ impl Growth {
     /// Waits until the kernel knows of it, or for long.
     pub(crate) fn wait(&self, growing: &Growing) {
         let is_last = || {
-            let slot = self.slot(growing.inode).lock();
+            let slot = self.slots.of(growing.inode).lock();
             slot.as_ref().is_some_and(|last| Arc::ptr_eq(&last.answered, &growing.answered))
         };
         let progress = || self.processes.progress_of(growing.thread);
         wait(growing, is_last, progress, std::thread::sleep);
-    }
-
-    fn slot(&self, inode: u64) -> &Mutex<Option<Growing>> {
-        // Fibonacci hashing: numbers that follow each other spread over all slots.
-        let hash = inode.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        &self.slots[(hash >> 32) as usize % SLOTS]
     }
 }
 

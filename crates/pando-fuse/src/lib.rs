@@ -35,6 +35,7 @@ mod protocol;
 mod recent;
 mod serve;
 mod session;
+mod slots;
 mod syncs;
 mod transport;
 

@@ -26,6 +26,12 @@ use crate::protocol::REQUEST_BYTES_MAX;
 /// The type that /proc/mounts shows.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.pando";
 
+/// What the kernel says is mounted in the mount namespace of this process.
+const MOUNTINFO: &str = "/proc/self/mountinfo";
+
+/// How long to wait for what cannot be waited for.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 /// Why a file system was not mounted or unmounted; each prints as one sentence.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -342,8 +348,6 @@ pub(crate) struct MountTable {
     mountinfo: Mutex<File>,
 }
 
-const MOUNTINFO: &str = "/proc/self/mountinfo";
-
 impl MountTable {
     /// That of the mount namespace of this process.
     pub(crate) fn open() -> io::Result<Self> {
@@ -405,9 +409,6 @@ impl MountTable {
         }
     }
 }
-
-/// How long to wait for what cannot be waited for.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// All mounted PandoFS that this process can see, in the order of mounting.
 pub fn mounted() -> io::Result<Vec<MountEntry>> {

@@ -292,7 +292,7 @@ impl Server {
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
             let end = offset.saturating_add(data.len() as u64);
-            begins(fs, inode, end, growth.as_ref())?;
+            begins(fs, inode, end, growth.as_ref());
             kernel.killing_set_id(fs, inode, mode.kill_set_id, || {
                 let written = fs.write(inode, offset, data.clone(), mode);
                 if let Err(Error::ReadOnly | Error::Stale) = written {
@@ -328,7 +328,7 @@ impl Server {
         self.dispatcher.change(reply, move |fs| {
             let (invalid, unsupported) = (Answer::Refused(Errno::INVAL), Answer::Refused(Errno::OPNOTSUPP));
             if let Some(end) = end_of(&operation) {
-                begins(fs, inode, end, growth.as_ref())?;
+                begins(fs, inode, end, growth.as_ref());
             }
             let answer = match &operation {
                 Operation::SetAttributes(set) => {
@@ -397,13 +397,15 @@ impl Server {
                     // The caller asks again for what does not fit into a short answer.
                     let longest = if *wide { u64::MAX } else { u64::from(u32::MAX - (BLOCK_BYTES - 1)) };
                     let (to, length) = (InodeNumber(*to), (*length).min(longest));
-                    let before = fs.get_attributes(to)?.size;
+                    let before = growth.as_ref().and_then(|_| fs.get_attributes(to).ok());
                     let copied = kernel.killing_set_id(fs, to, kill, || {
                         fs.copy_range(inode, *from_offset, to, *to_offset, length, kill)
                     })?;
                     // How long it would become was not known before: whoever asks between these two lines may hear of it too early.
                     let end = to_offset.saturating_add(copied);
-                    if let Some(growth) = growth.as_ref().filter(|_| end > before) {
+                    if before.is_some_and(|before| before.size < end)
+                        && let Some(growth) = &growth
+                    {
                         growth.begins(end);
                     }
                     if *wide { Answer::number(copied) } else { Answer::count(copied as u32) }
@@ -451,13 +453,13 @@ fn end_of(operation: &Operation) -> Option<u64> {
 }
 
 /// To be called before a file comes to reach at least so far.
-fn begins(fs: &dyn Operations, inode: InodeNumber, end: u64, growth: Option<&Change>) -> Result<()> {
+fn begins(fs: &dyn Operations, inode: InodeNumber, end: u64, growth: Option<&Change>) {
+    // What it fails with, the change does.
     if let Some(growth) = growth
-        && fs.get_attributes(inode)?.size < end
+        && fs.get_attributes(inode).is_ok_and(|before| before.size < end)
     {
         growth.begins(end);
     }
-    Ok(())
 }
 
 fn done(result: Result<()>) -> Result<Answer> {

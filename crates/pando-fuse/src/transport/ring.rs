@@ -477,6 +477,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_handed_in_has_not_been_sent() {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let server = std::thread::current().id();
+        let queue =
+            Arc::new(Queue { answered: Mutex::default(), wake, server, own: 8, kept: AtomicUsize::new(0) });
+        let is_sent = Arc::new(AtomicBool::new(false));
+        let mut reply = Reply::in_slot(queue.clone(), Slot::new(0).unwrap(), 7, false);
+        reply.note_sent(is_sent.clone());
+        reply.send(Answer::Done);
+        assert!(!is_sent.load(Relaxed));
+        let (_slot, sent) = queue.answered.lock().pop().unwrap();
+        let mut sent = Vec::from_iter(sent);
+        say_sent(&mut sent);
+        assert!(is_sent.load(Relaxed) && sent.is_empty());
+    }
+
+    #[test]
     fn one_caller_is_told_from_several() {
         let callers = Callers::default();
         let note = |all: &[u32]| all.iter().for_each(|caller| callers.note(*caller));
