@@ -117,7 +117,7 @@ fn decode_keyed(
                 for _ in 0..count {
                     changes.push(decode_change(reader)?);
                 }
-                Pending::Changes(changes)
+                Pending::changes(changes)
             }
             other => return Err(reader.wrong("kind of a message", other.into(), "1 to 3")),
         };

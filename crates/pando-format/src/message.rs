@@ -5,6 +5,7 @@
 //! Both must agree, whatever the order in which sums are built (`settling_in_steps_equals_settling_at_once`).
 
 use std::fmt;
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
@@ -64,37 +65,40 @@ pub enum Pending {
     Put(Bytes),
     /// No value, whatever was there before.
     Delete,
-    /// Changes to a value that has not been seen, oldest first. Never empty.
+    /// Changes to a value that has not been seen, oldest first. Never empty. Patches that follow each other rise, and none touches the
+    /// next: so few offsets are written so often, a sum stays as small as the bytes that it says ([`Pending::changes`]).
     Changes(Vec<Change>),
 }
 
 impl Pending {
-    /// Adds a newer sum on top of this one.
-    pub fn push(&mut self, newer: Self) {
-        match newer {
-            Self::Put(_) | Self::Delete => *self = newer,
-            Self::Changes(changes) => {
-                for change in changes {
-                    self.push_change(change);
-                }
-            }
+    /// The sum of changes, oldest first, of which there is at least one.
+    pub fn changes(changes: Vec<Change>) -> Self {
+        let in_form = |pair: &[Change]| match (pair[0].patched(), pair[1].patched()) {
+            (Some(older), Some(newer)) => older.end < newer.start,
+            _ => true,
+        };
+        if changes.windows(2).all(in_form) {
+            return Self::Changes(changes);
         }
+        let mut sum = Vec::new();
+        for change in changes {
+            push_change(&mut sum, change);
+        }
+        Self::Changes(sum)
     }
 
-    fn push_change(&mut self, change: Change) {
-        match self {
-            Self::Put(value) => *value = change.apply(Some(value)).expect("a change never removes a value"),
-            Self::Delete => {
-                if let Some(value) = change.apply(None) {
-                    *self = Self::Put(value);
-                }
+    /// Adds a newer sum on top of this one. Returns by how much [`Pending::length`] has changed.
+    pub fn push(&mut self, newer: Self) -> isize {
+        let (old, newer) = match (&mut *self, newer) {
+            (Self::Changes(changes), Self::Changes(newer)) => {
+                return newer.into_iter().map(|change| push_change(changes, change)).sum();
             }
-            Self::Changes(changes) => {
-                if !changes.last_mut().is_some_and(|last| last.absorb(&change)) {
-                    changes.push(change);
-                }
-            }
-        }
+            (Self::Put(value), newer) => (Some(value.clone()), newer),
+            (_, newer) => (None, newer),
+        };
+        let before = self.length();
+        *self = newer.apply(old.as_ref()).map_or(Self::Delete, Self::Put);
+        grown(before, self.length())
     }
 
     /// The value after the messages, given the one before; `None` is no value.
@@ -104,8 +108,12 @@ impl Pending {
             Self::Delete => None,
             Self::Changes(changes) => {
                 let mut value = old.cloned();
-                for change in changes {
-                    value = change.apply(value.as_ref());
+                let is_patch = |change: &Change| change.patched().is_some();
+                for run in changes.chunk_by(|one, next| is_patch(one) && is_patch(next)) {
+                    value = match run {
+                        [change] => change.apply(value.as_ref()),
+                        patches => Some(apply_patches(patches, value.as_ref())),
+                    };
                 }
                 value
             }
@@ -126,19 +134,10 @@ impl Change {
     /// The value after the change.
     pub fn apply(&self, old: Option<&Bytes>) -> Option<Bytes> {
         match self {
-            Self::Patch { offset, bytes } => {
-                let start = *offset as usize;
-                let end = start + bytes.len();
-                let old = old.map_or(&[][..], |old| old);
-                if start == 0 && old.len() <= end {
-                    return Some(bytes.clone());
-                }
-                let mut value = BytesMut::with_capacity(old.len().max(end));
-                value.extend_from_slice(old);
-                value.resize(old.len().max(end), 0);
-                value[start..end].copy_from_slice(bytes);
-                Some(value.freeze())
+            Self::Patch { offset: 0, bytes } if old.is_none_or(|old| old.len() <= bytes.len()) => {
+                Some(bytes.clone())
             }
+            Self::Patch { .. } => Some(apply_patches(std::slice::from_ref(self), old)),
             Self::Truncate { length } => old.map(|old| old.slice(..old.len().min(*length as usize))),
             Self::Update { fields } => old.map(|old| {
                 let mut value = BytesMut::from(&old[..]);
@@ -150,30 +149,17 @@ impl Change {
         }
     }
 
-    /// Takes a newer change into this one where the two together are one change.
+    /// The bytes of the value that a patch replaces.
+    fn patched(&self) -> Option<Range<usize>> {
+        match self {
+            Self::Patch { offset, bytes } => Some(*offset as usize..*offset as usize + bytes.len()),
+            Self::Truncate { .. } | Self::Update { .. } => None,
+        }
+    }
+
+    /// Takes a newer change into this one where the two together are one change; patches are not looked at.
     fn absorb(&mut self, newer: &Self) -> bool {
         match (self, newer) {
-            (Self::Patch { offset, bytes }, Self::Patch { offset: new_offset, bytes: new_bytes }) => {
-                let (start, new_start) = (*offset as usize, *new_offset as usize);
-                let (end, new_end) = (start + bytes.len(), new_start + new_bytes.len());
-                if new_start > end || start > new_end {
-                    return false;
-                }
-                if new_start <= start && end <= new_end {
-                    (*offset, *bytes) = (*new_offset, new_bytes.clone());
-                    return true;
-                }
-                let low = start.min(new_start);
-                let mut union = BytesMut::zeroed(end.max(new_end) - low);
-                union[start - low..end - low].copy_from_slice(bytes);
-                union[new_start - low..new_end - low].copy_from_slice(new_bytes);
-                (*offset, *bytes) = (low as u32, union.freeze());
-                true
-            }
-            (Self::Truncate { length }, Self::Truncate { length: newer }) => {
-                *length = (*length).min(*newer);
-                true
-            }
             (Self::Update { fields }, Self::Update { fields: newer }) => {
                 for field in newer {
                     // Only the newest update that touches the same bytes may take it in: anything older lies below.
@@ -185,6 +171,14 @@ impl Change {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Writes a patch to bytes of which the first is that at `base`.
+    fn write(&self, value: &mut [u8], base: usize) {
+        if let Self::Patch { offset, bytes } = self {
+            let start = *offset as usize - base;
+            value[start..start + bytes.len()].copy_from_slice(bytes);
         }
     }
 
@@ -204,6 +198,101 @@ impl Change {
     }
 }
 
+/// Adds a change on top of others that are a sum. Returns by how much their length has changed.
+fn push_change(changes: &mut Vec<Change>, change: Change) -> isize {
+    let patches = changes.iter().rposition(|change| change.patched().is_none()).map_or(0, |last| last + 1);
+    match change {
+        Change::Patch { offset, bytes } => push_patch(changes, patches, offset, bytes),
+        Change::Truncate { length } => push_truncate(changes, patches, length),
+        Change::Update { .. } => {
+            let before = changes.last().map_or(0, Change::length);
+            let length = change.length();
+            if changes.last_mut().is_some_and(|last| last.absorb(&change)) {
+                return grown(before, changes.last().map_or(0, Change::length));
+            }
+            changes.push(change);
+            length as isize
+        }
+    }
+}
+
+/// Adds a patch on top of changes of which those from `first` on are patches: it and those which it touches become one.
+fn push_patch(changes: &mut Vec<Change>, first: usize, offset: u32, bytes: Bytes) -> isize {
+    let new = offset as usize..offset as usize + bytes.len();
+    let patched =
+        |change: &Change| change.patched().expect("what follows a patch at the end of a sum is a patch");
+    let touched = first + changes[first..].partition_point(|older| patched(older).end < new.start)
+        ..first + changes[first..].partition_point(|older| patched(older).start <= new.end);
+    let Some(lowest) = changes[touched.clone()].first() else {
+        let patch = Change::Patch { offset, bytes };
+        let length = patch.length();
+        changes.insert(touched.start, patch);
+        return length as isize;
+    };
+    let start = patched(lowest).start.min(new.start);
+    let end = patched(&changes[touched.end - 1]).end.max(new.end);
+    let sum = if start == new.start && end == new.end {
+        bytes
+    } else {
+        let mut sum = BytesMut::zeroed(end - start);
+        for older in &changes[touched.clone()] {
+            older.write(&mut sum, start);
+        }
+        Change::Patch { offset, bytes }.write(&mut sum, start);
+        sum.freeze()
+    };
+    let sum = Change::Patch { offset: start as u32, bytes: sum };
+    let after = sum.length();
+    let before = changes.splice(touched, [sum]).map(|older| older.length()).sum();
+    grown(before, after)
+}
+
+/// Adds a truncation on top of changes of which those from `first` on are patches: it goes below them, and they are cut.
+fn push_truncate(changes: &mut Vec<Change>, first: usize, length: u32) -> isize {
+    let limit = length as usize;
+    let inside = first
+        + changes[first..].partition_point(|patch| patch.patched().is_some_and(|bytes| bytes.end <= limit));
+    let cut = changes[inside..].first().and_then(Change::patched).map(|bytes| bytes.start.min(limit));
+    let mut change = 0;
+    if let Some(start) = cut {
+        let behind: Vec<Change> = changes.drain(inside..).collect();
+        change -= behind.iter().map(|patch| patch.length() as isize).sum::<isize>();
+        // A patch that begins behind the length leaves a value that reaches up to it all the same, unless another one does.
+        let bytes = match &behind[0] {
+            Change::Patch { bytes, .. } => bytes.slice(..limit - start),
+            Change::Truncate { .. } | Change::Update { .. } => {
+                unreachable!("those from `first` on are patches")
+            }
+        };
+        change += push_patch(changes, first, start as u32, bytes);
+    }
+    match changes[..first].last_mut() {
+        Some(Change::Truncate { length: older }) => *older = length.min(*older),
+        _ => {
+            let truncate = Change::Truncate { length };
+            change += truncate.length() as isize;
+            changes.insert(first, truncate);
+        }
+    }
+    change
+}
+
+/// A value with patches written to it; first filled with zeros up to the end of the last.
+fn apply_patches(patches: &[Change], old: Option<&Bytes>) -> Bytes {
+    let old = old.map_or(&[][..], |old| old);
+    let end = patches.iter().filter_map(Change::patched).fold(old.len(), |end, patch| end.max(patch.end));
+    let mut value = BytesMut::with_capacity(end);
+    value.extend_from_slice(old);
+    value.resize(end, 0);
+    patches.iter().for_each(|patch| patch.write(&mut value, 0));
+    value.freeze()
+}
+
+/// By how much a length has changed.
+fn grown(before: usize, after: usize) -> isize {
+    after as isize - before as isize
+}
+
 impl FieldUpdate {
     fn apply(&self, value: &mut [u8]) {
         match self {
@@ -219,7 +308,7 @@ impl FieldUpdate {
     }
 
     /// The bytes of the value that it touches.
-    fn bytes_touched(&self) -> std::ops::Range<usize> {
+    fn bytes_touched(&self) -> Range<usize> {
         match self {
             Self::Set { offset, bytes } => *offset as usize..*offset as usize + bytes.len(),
             Self::Max { offset, .. } | Self::Add { offset, .. } => *offset as usize..*offset as usize + 8,

@@ -67,7 +67,7 @@ fn pending() -> impl Strategy<Value = Pending> {
     prop_oneof![
         value().prop_map(Pending::Put),
         Just(Pending::Delete),
-        vec(change(), 1..4).prop_map(Pending::Changes),
+        vec(change(), 1..4).prop_map(Pending::changes),
     ]
 }
 

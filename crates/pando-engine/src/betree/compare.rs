@@ -104,7 +104,9 @@ impl Side<'_> {
             }
             if let Some(pending) = level.buffer.pending(&key) {
                 match &mut sum {
-                    Some(sum) => sum.push(pending.clone()),
+                    Some(sum) => {
+                        sum.push(pending.clone());
+                    }
                     None => sum = Some(pending.clone()),
                 }
             }

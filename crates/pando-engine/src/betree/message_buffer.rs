@@ -248,10 +248,10 @@ impl MessageBuffer {
             Entry::Occupied(mut entry) => {
                 let (newest, sum) = entry.get_mut();
                 debug_assert!(*newest <= msn, "BT-1: messages of a key arrive in MSN order");
-                self.bytes -= sum.length();
                 *newest = msn;
-                sum.push(pending);
-                self.bytes += sum.length();
+                let grown = sum.push(pending);
+                self.bytes =
+                    self.bytes.checked_add_signed(grown).expect("a sum takes no more away than it holds");
             }
             Entry::Vacant(entry) => {
                 let is_deleted = deletes(&self.ranges, entry.key());

@@ -30,7 +30,7 @@ fn pending() -> impl Strategy<Value = Pending> {
     prop_oneof![
         1 => bytes(0..32).prop_map(Pending::Put),
         1 => Just(Pending::Delete),
-        6 => vec(change(), 1..4).prop_map(Pending::Changes),
+        6 => vec(change(), 1..4).prop_map(Pending::changes),
     ]
 }
 
@@ -49,7 +49,9 @@ proptest! {
         let mut groups: Vec<Pending> = Vec::new();
         for (message, joins) in &messages {
             match groups.last_mut() {
-                Some(last) if *joins => last.push(message.clone()),
+                Some(last) if *joins => {
+                    last.push(message.clone());
+                }
                 _ => groups.push(message.clone()),
             }
         }
@@ -61,6 +63,27 @@ proptest! {
             sum.push(group.clone());
         }
         prop_assert_eq!(&sum.apply(old.as_ref()), &one_by_one);
+    }
+
+    /// A sum means what its changes mean one after the other, tells how it grows, and keeps patches apart.
+    #[test]
+    fn a_sum_means_its_changes(old in proptest::option::of(bytes(0..32)), changes in vec(change(), 1..24)) {
+        let one_by_one = changes.iter().fold(old.clone(), |value, change| change.apply(value.as_ref()));
+        prop_assert_eq!(&Pending::changes(changes.clone()).apply(old.as_ref()), &one_by_one);
+
+        let mut sum = Pending::changes(vec![changes[0].clone()]);
+        let mut length = sum.length() as isize;
+        for change in &changes[1..] {
+            length += sum.push(Pending::changes(vec![change.clone()]));
+        }
+        prop_assert_eq!(length, sum.length() as isize);
+        prop_assert_eq!(&sum.apply(old.as_ref()), &one_by_one);
+        let Pending::Changes(changes) = &sum else { panic!("changes to a value that nobody has seen stay changes") };
+        prop_assert!(changes.windows(2).all(|pair| match (pair[0].patched(), pair[1].patched()) {
+            (Some(lower), Some(upper)) => lower.end < upper.start,
+            (Some(_), None) => !matches!(pair[1], Change::Truncate { .. }),
+            _ => true,
+        }), "{}", sum);
     }
 
     /// Sums are built from either end: what lies deeper may be summed before or after what lies above it.
@@ -87,6 +110,28 @@ fn a_run_of_small_patches_becomes_one() {
         sum.push(more);
     }
     assert_eq!(sum, patch(6, b"aBCDef"));
+}
+
+/// Few places of a block written again and again, or a tail cut and written anew: the sum does not grow.
+#[test]
+fn sums_of_what_is_written_over_stay_small() {
+    let patch = |offset: u32, bytes: u32| Change::Patch {
+        offset,
+        bytes: Bytes::copy_from_slice(&bytes.to_le_bytes()),
+    };
+    let mut sum = Pending::changes(vec![patch(0, 0)]);
+    for round in 0..1000 {
+        for change in
+            [patch(2048, round), patch(0, round), Change::Truncate { length: 2050 }, patch(3000, round)]
+        {
+            sum.push(Pending::Changes(vec![change]));
+        }
+    }
+    let cut = Change::Patch { offset: 2048, bytes: Bytes::copy_from_slice(&999_u32.to_le_bytes()[..2]) };
+    assert_eq!(
+        sum,
+        Pending::Changes(vec![Change::Truncate { length: 2050 }, patch(0, 999), cut, patch(3000, 999)])
+    );
 }
 
 #[test]
