@@ -7,7 +7,7 @@ use std::hint::spin_loop;
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
-/// How often it looks. With what is between it took 5.7 us on the processor of `docs/benchmarks.md`: less than it takes to wake a sleeping core.
+/// How often it looks. With what is between it took 5.7 us on the processor of `docs/measurements.md`: less than it takes to wake a sleeping core.
 const LOOKS: usize = 40;
 
 /// Pauses of the processor from one look to the next.
