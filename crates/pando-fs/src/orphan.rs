@@ -222,8 +222,8 @@ impl FileSystem {
         }
     }
 
-    /// Deletes the orphans that the last mount left, but those whose records make no sense. Waits for the device.
-    pub(crate) fn delete_orphans(&self) -> Result<()> {
+    /// Gives each orphan on the volume: its key, and what its record says. Waits for the device.
+    fn each_orphan(&self, mut each: impl FnMut(Bytes, Result<Record>) -> Result<()>) -> Result<()> {
         let engine = self.store.engine();
         let limit = ScanLimit { entries: 256, bytes: 1 << 20 };
         let mut range = Some(KeyRange::prefix(vec![key::ORPHAN_TAG]));
@@ -231,30 +231,56 @@ impl FileSystem {
             let scan = engine
                 .waiting(|| engine.scan(Tree::Metadata, &part, pando_engine::Direction::Forward, limit))?;
             for (orphan_key, value) in scan.entries {
-                let record = match store::decode_orphan(&orphan_key, &value) {
-                    Ok(record) => record,
-                    // Where its data lie nobody knows. It is left to the check.
-                    Err(error) => {
-                        complain(format_args!("a file that was unlinked cannot be deleted: {error}"));
-                        continue;
-                    }
-                };
-                let mut batch = Batch::reclaiming();
-                let lies_under = if record.parked.is_empty() { &orphan_key } else { &record.parked };
-                batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(lies_under)));
-                batch.note_freed(record.data_bytes());
-                batch.delete(Tree::Metadata, orphan_key);
-                engine.make_room(0)?;
-                match self.store.apply(batch) {
-                    // No key can be as long as the record says; it is left to the check, too.
-                    Err(Error::Engine(error @ pando_engine::Error::TooLarge { .. })) => {
-                        complain(format_args!("a file that was unlinked cannot be deleted: {error}"));
-                    }
-                    done => drop(done?),
-                }
+                let record = store::decode_orphan(&orphan_key, &value);
+                each(orphan_key, record)?;
             }
             range = scan.rest;
         }
         Ok(())
+    }
+
+    /// What the data keys of orphans that are parked in a snapshot begin with, without the snapshot's prefix, in order. Of a volume that takes no
+    /// changes: the orphans of the last mount are still there, and none of them is in memory. Waits for the device.
+    pub(crate) fn left_parked_in(&self, snapshot_prefix: &[u8]) -> Result<Vec<Bytes>> {
+        let mut parked = Vec::new();
+        self.each_orphan(|_, record| {
+            // Where the data of the others lie nobody knows.
+            if let Ok(record) = record
+                && let Some(key) = record.parked.strip_prefix(snapshot_prefix)
+            {
+                parked.push(key::data_prefix(key));
+            }
+            Ok(())
+        })?;
+        parked.sort();
+        Ok(parked)
+    }
+
+    /// Deletes the orphans that the last mount left, but those whose records make no sense. Waits for the device.
+    pub(crate) fn delete_orphans(&self) -> Result<()> {
+        self.each_orphan(|orphan_key, record| {
+            let record = match record {
+                Ok(record) => record,
+                // Where its data lie nobody knows. It is left to the check.
+                Err(error) => {
+                    complain(format_args!("a file that was unlinked cannot be deleted: {error}"));
+                    return Ok(());
+                }
+            };
+            let mut batch = Batch::reclaiming();
+            let lies_under = if record.parked.is_empty() { &orphan_key } else { &record.parked };
+            batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(lies_under)));
+            batch.note_freed(record.data_bytes());
+            batch.delete(Tree::Metadata, orphan_key);
+            self.store.engine().make_room(0)?;
+            match self.store.apply(batch) {
+                // No key can be as long as the record says; it is left to the check, too.
+                Err(Error::Engine(error @ pando_engine::Error::TooLarge { .. })) => {
+                    complain(format_args!("a file that was unlinked cannot be deleted: {error}"));
+                    Ok(())
+                }
+                done => done,
+            }
+        })
     }
 }

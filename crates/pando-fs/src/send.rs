@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 
 use bytes::Bytes;
-use pando_engine::{ScanLimit, Tree};
+use pando_engine::{KeyRange, ScanLimit, Tree};
 use pando_format::FormatError;
 use pando_format::send_stream::{Begin, Chain, Frame, KeyChange, Move, SnapshotId, encode_preamble};
 
@@ -134,6 +134,7 @@ impl FileSystem {
         let volume = self.store.engine().superblock().volume;
         let mut id = new.snapshot.as_ref().map(|snapshot| snapshot.id(volume)).unwrap_or_default();
         let mut frozen = None;
+        let mut parked = Vec::new();
         if new.snapshot.as_ref().is_some_and(|snapshot| snapshot.writable) {
             if !self.read_only {
                 let made = Frozen::make(self, name)?;
@@ -144,6 +145,7 @@ impl FileSystem {
                 // Nobody changes it. What it is some other time is another snapshot to who receives it.
                 let Timestamp { seconds, nanoseconds } = self.now();
                 id = SnapshotId { seconds, nanoseconds, ..id };
+                parked = self.left_parked_in(&new.prefix)?;
             }
         }
         let sides = [&old, &new];
@@ -173,18 +175,23 @@ impl FileSystem {
             for Segment { to, from, part } in moves::segments(tree, &Bytes::from_static(prefix), &moves) {
                 // No snapshot has this number.
                 let nothing = key::snapshot_prefix(0);
-                let from = from.map_or(nothing, |from| key::in_snapshot(&old.prefix, &from));
+                let from = from.map_or(nothing.clone(), |from| key::in_snapshot(&old.prefix, &from));
                 let there = key::in_snapshot(&new.prefix, &to);
-                let mut range = Some(part);
-                while let Some(part) = range {
-                    let engine = self.store.engine();
-                    let compared =
-                        self.read_sides(&sides, |_| Ok(engine.compare(tree, &from, &there, &part, CHUNK)?))?;
-                    for difference in compared.differences {
-                        let key = key::in_snapshot(&to, &difference.key);
-                        frames.change(KeyChange { tree, key, value: difference.new })?;
+                let parked = if tree == Tree::Data { &parked[..] } else { &[] };
+                for (piece, is_parked) in pieces(&to, part, parked) {
+                    // The base may have it as a file's data: then it is deleted.
+                    let there = if is_parked { &nothing } else { &there };
+                    let mut range = Some(piece);
+                    while let Some(part) = range {
+                        let engine = self.store.engine();
+                        let compared = self
+                            .read_sides(&sides, |_| Ok(engine.compare(tree, &from, there, &part, CHUNK)?))?;
+                        for difference in compared.differences {
+                            let key = key::in_snapshot(&to, &difference.key);
+                            frames.change(KeyChange { tree, key, value: difference.new })?;
+                        }
+                        range = compared.rest;
                     }
-                    range = compared.rest;
                 }
             }
         }
@@ -195,6 +202,24 @@ impl FileSystem {
         drop(frozen);
         Ok(frames.sent)
     }
+}
+
+/// A part of the keys that begin with `to`, in pieces, and of each whether it is parked and so no part of a snapshot. The prefixes of what is parked
+/// are sorted.
+fn pieces(to: &[u8], part: KeyRange, parked: &[Bytes]) -> Vec<(KeyRange, bool)> {
+    let mut pieces = Vec::new();
+    let mut rest = part;
+    for parked in parked.iter().filter_map(|prefix| prefix.strip_prefix(to)) {
+        let inside = rest.intersection(&KeyRange::prefix(Bytes::copy_from_slice(parked)));
+        if !inside.is_empty() {
+            pieces.push((KeyRange::new(rest.lower, inside.lower.clone()), false));
+            rest = KeyRange::new(inside.upper.clone(), rest.upper);
+            pieces.push((inside, true));
+        }
+    }
+    pieces.push((rest, false));
+    pieces.retain(|(piece, _)| !piece.is_empty());
+    pieces
 }
 
 /// Writes frames.

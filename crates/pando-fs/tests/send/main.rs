@@ -16,7 +16,7 @@ use bytes::Bytes;
 use common::Volume;
 use pando_device::SimulatedDevice;
 use pando_device::simulated::Random;
-use pando_engine::{Direction, KeyRange, ScanLimit, Tree};
+use pando_engine::{Background, Direction, KeyRange, Options, ScanLimit, Tree};
 use pando_fs::operations::{
     AllocateMode, Caller, FileType, Operations, ROOT, SNAPSHOTS, SetAttributes, SetTime, WriteMode,
     XattrMode, changing, waiting,
@@ -326,6 +326,45 @@ fn a_writable_snapshot_is_sent_as_it_was_at_the_start() {
     let origins: Vec<_> = waiting(&*third.fs, FileSystem::snapshots).unwrap();
     assert_ne!(origins[0].taken, origins[1].taken);
 }
+
+/// The data of unlinked files, which a crash had left, went along: the next files of these names at the receiver had them in their holes.
+#[test]
+fn orphans_of_a_crash_are_not_sent_from_a_volume_that_takes_no_changes() {
+    let volume = Volume::new();
+    let fs = &*volume.fs;
+    let directory = volume.directory(ROOT, "d");
+    for name in ["before", "large", "linked"] {
+        volume.write(volume.file(directory, name), 0, &[1; 100_000]);
+    }
+    fs.link(volume.walk("d/linked").unwrap(), ROOT, b"other").unwrap();
+    take(fs, "base");
+    changing(fs, |fs| fs.take_snapshot_of(Some(b"base"), b"w", true)).unwrap();
+    let w = volume.walk(".snapshots/w").unwrap();
+    volume.rename(w, "d", w, "moved").unwrap();
+    let moved = volume.walk(".snapshots/w/moved").unwrap();
+    volume.write(volume.file(moved, "secret"), 0, &[7; 20_000]);
+    let open = volume.walk(".snapshots/w/moved/linked").unwrap();
+    for (directory, name) in
+        [(moved, "secret"), (moved, "before"), (moved, "large"), (moved, "linked"), (w, "other")]
+    {
+        changing(fs, |fs| fs.lookup(directory, name.as_bytes())).unwrap();
+        changing(fs, |fs| fs.unlink(directory, name.as_bytes())).unwrap();
+    }
+    assert_eq!(volume.read(open, 0, 2), [1; 2]);
+    changing(fs, |fs| fs.take_snapshot_of(Some(b"w"), b"then", false)).unwrap();
+    let read_only = Options { background: Background::Manual, read_only: true, ..Options::default() };
+    let volume = volume.killed(read_only);
+    for base in [None, Some("base")] {
+        let other = Volume::new();
+        if let Some(base) = base {
+            receive(&other.fs, &send(&volume.fs, base, None)).unwrap();
+        }
+        receive(&other.fs, &send(&volume.fs, "w", base)).unwrap();
+        other.assert_clean();
+        assert!(contents(&other.fs, "w") == contents(&volume.fs, "then"), "{base:?}");
+    }
+}
+
 #[test]
 fn a_volume_that_is_too_small_keeps_what_it_has() {
     let volume = Volume::new();
