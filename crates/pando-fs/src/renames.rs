@@ -232,6 +232,10 @@ impl Walk<'_> {
         let Some(kept) = pairs.names[side].get_mut(&identity).and_then(|names| names.first_mut()) else {
             return Ok(true);
         };
+        // It was forgotten with what lies above, and found again by another way.
+        if kept.opened {
+            return Ok(true);
+        }
         kept.opened = true;
         let children = key::children_prefix(&path_of(&kept.gone.path_key));
         self.list(side, &children, |walk, gone| {

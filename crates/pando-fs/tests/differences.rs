@@ -174,6 +174,30 @@ fn what_was_renamed_out_of_a_directory_is_told_once() {
     assert_eq!(found, ["- /P", "R /P/N -> /N", "R /S -> /N/S", "R /S/X -> /X"]);
 }
 
+/// A directory that was found again, once what lies above it had found its other half, was opened twice.
+#[test]
+fn what_is_in_a_directory_that_was_found_twice_is_told_once() {
+    let volume = Volume::new();
+    let d = volume.directory(ROOT, "D");
+    let [_, inner] = ["X", "X2"].map(|name| volume.directory(d, name));
+    for name in ["c1", "c2"] {
+        volume.file(inner, name);
+    }
+    take(&volume, "old");
+    volume.rename(d, "X", ROOT, "X").unwrap();
+    let x = volume.walk("X").unwrap();
+    volume.rename(ROOT, "D", x, "D").unwrap();
+    for name in ["c1", "c2"] {
+        volume.fs.unlink(inner, name.as_bytes()).unwrap();
+    }
+    volume.fs.remove_directory(d, b"X2").unwrap();
+    take(&volume, "new");
+    let mut found = lines(&volume, "old", Some("new"), true);
+    found.retain(|line| line != "M /");
+    let deleted = ["- /D/X2", "- /D/X2/c1", "- /D/X2/c2"];
+    assert_eq!(found, [&deleted[..], &["R /D -> /X/D", "R /D/X -> /X"]].concat());
+}
+
 /// Between a directory and its clone nothing differs but the number of the topmost record, and all that is in them.
 #[test]
 fn a_directory_that_its_clone_replaces_is_told_with_all_that_is_in_it() {
