@@ -252,12 +252,11 @@ impl Walk<'_> {
             let compared = fs.read_sides(&[old, new], |_| {
                 Ok(engine.compare(Tree::Metadata, &old_prefix, &new_prefix, &part, CHUNK)?)
             })?;
-            range = compared.rest;
+            let last = compared.differences.last().map(|last| last.key.clone());
             for difference in compared.differences {
-                if let Some(dead) = lies_below(&skipped, &difference.key) {
+                if lies_below(&skipped, &difference.key).is_some() {
                     // It belongs to a directory that has come or gone as a whole.
-                    range = Some(KeyRange::new(Bound::after(dead), part.upper));
-                    break;
+                    continue;
                 }
                 let keys = [0, 1].map(|side| key::in_snapshot(&paths[side], &difference.key));
                 let values = [&difference.old, &difference.new];
@@ -290,6 +289,13 @@ impl Walk<'_> {
                 if replaced && self.pairs.is_none() {
                     self.replaced(&keys)?;
                 }
+            }
+            range = compared.rest;
+            // The rest of it is not compared.
+            if let Some(rest) = &mut range
+                && let Some(dead) = last.and_then(|last| lies_below(&skipped, &last))
+            {
+                rest.lower = Bound::after(dead).max(rest.lower.clone());
             }
         }
         Ok(())

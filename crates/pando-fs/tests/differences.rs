@@ -198,6 +198,22 @@ fn what_is_in_a_directory_that_was_found_twice_is_told_once() {
     assert_eq!(found, [&deleted[..], &["R /D -> /X/D", "R /D/X -> /X"]].concat());
 }
 
+/// After each new directory the comparison began again, and found the next thousand differences anew.
+#[test]
+fn many_new_directories_are_compared_at_once() {
+    let volume = Volume::new();
+    take(&volume, "old");
+    for number in 0..100 {
+        let directory = volume.directory(ROOT, &format!("d{number}"));
+        volume.file(directory, "file");
+    }
+    let before = volume.fs.engine().stats().gets;
+    assert_eq!(lines(&volume, "old", None, true).len(), 201);
+    // Two for each directory. Each piece that is compared is followed by a look at the snapshot.
+    let gets = volume.fs.engine().stats().gets - before;
+    assert!(gets < 250, "{gets}");
+}
+
 /// Between a directory and its clone nothing differs but the number of the topmost record, and all that is in them.
 #[test]
 fn a_directory_that_its_clone_replaces_is_told_with_all_that_is_in_it() {
