@@ -239,6 +239,11 @@ impl Engine {
         self.volume.superblock.lock().clone()
     }
 
+    /// Bytes of the largest batch that can be applied, with its keys.
+    pub fn record_bytes_max(&self) -> u64 {
+        self.volume.log.record_bytes_max()
+    }
+
     /// Why the volume takes no changes any more, if something failed.
     pub fn failure(&self) -> Option<String> {
         self.volume.failure()

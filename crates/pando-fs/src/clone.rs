@@ -86,7 +86,11 @@ impl FileSystem {
             parked.extend(self.parked.below(&to.subtree()));
             let subtree = key::subtree_prefix(&source.path(epoch)?);
             let view = source.view().ok_or(Error::ReadOnly)?;
-            below = Some((self.linked_below(&view, &subtree)?, subtree, view));
+            // Before the list of redirects is read: nobody else gets at the name space meanwhile.
+            let states = States::lock([source, to.directory]);
+            check_may_clone(caller, groups, states.record(source), states.record(to.directory))?;
+            drop(states);
+            below = Some((self.linked_below(&view, &subtree, &to.subtree())?, subtree, view));
         }
         let mut states = States::lock(parked.iter().chain([source, to.directory]));
         states.check_attached(to.directory)?;
@@ -194,17 +198,24 @@ impl FileSystem {
     }
 
     /// The files with several links that have names below `subtree` of a tree, by the number stored. The name space lock is held exclusively, so
-    /// their records in the tree are the truth.
-    fn linked_below(&self, view: &View, subtree: &[u8]) -> Result<BTreeMap<u64, Linked>> {
+    /// their records in the tree are the truth. `TooBig` if there are more names than a record takes below `to`.
+    fn linked_below(&self, view: &View, subtree: &[u8], to: &[u8]) -> Result<BTreeMap<u64, Linked>> {
         let prefix = view.link_name_key(subtree);
         let mut names: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
+        let mut bytes = 0;
         let mut range = Some(KeyRange::prefix(prefix.clone()));
         while let Some(part) = range {
             let scan = self.store.scan(Tree::Metadata, &part, CHUNK)?;
             for (list_key, value) in scan.entries {
                 let number = <[u8; 8]>::try_from(&value[..]).map(u64::from_le_bytes);
                 let number = number.map_err(|_| damaged("FS-6: the list of redirects", &list_key))?;
-                names.entry(number).or_default().push(list_key.slice(prefix.len()..));
+                let name = list_key.slice(prefix.len()..);
+                // Its key is put twice: once in the list.
+                bytes += 2 * (to.len() + name.len()) as u64;
+                names.entry(number).or_default().push(name);
+            }
+            if bytes > self.store.engine().record_bytes_max() {
+                return Err(Error::TooBig);
             }
             range = scan.rest;
         }

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::Volume;
-use pando_engine::{Bound, Direction, KeyRange, ScanLimit, Tree};
+use common::{Volume, small_nodes};
+use pando_engine::{Bound, Direction, FormatOptions, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
     Attributes, Caller, FileType, Operations, ROOT, SetAttributes, XattrMode, waiting,
 };
@@ -345,4 +345,40 @@ fn who_may_clone_is_who_may_copy() {
     let copy = clone(&[], root, open).unwrap();
     assert_eq!((copy.uid, copy.gid), (7, 8));
     volume.assert_clean();
+}
+
+/// So many names of one file, of 200 bytes each, in a new directory.
+fn linked_names(volume: &Volume, count: usize) -> InodeNumber {
+    let directory = volume.directory(ROOT, "d");
+    let file = volume.file(directory, "first");
+    for number in 1..count {
+        volume.fs.make_room(0, true).unwrap();
+        waiting(&*volume.fs, |fs| fs.link(file, directory, format!("{number:0>200}").as_bytes())).unwrap();
+    }
+    directory
+}
+
+/// The list was read first, with all other changes of names waiting.
+#[test]
+fn who_may_not_clone_a_directory_is_told_without_a_look_at_its_links() {
+    let volume = Volume::new();
+    let directory = linked_names(&volume, 3);
+    let open = volume.directory(ROOT, "open");
+    set(&volume, open, SetAttributes { mode: Some(0o777), ..SetAttributes::default() });
+    volume.fs.interrupt_queries(|| true);
+    assert_eq!(volume.fs.clone_tree(&OTHER, &[], directory, open, b"copy"), Err(Error::NotPermitted));
+    assert_eq!(volume.fs.clone_tree(&volume.caller, &[], directory, open, b"copy"), Err(Error::Busy));
+}
+
+/// The whole list was read before.
+#[test]
+fn a_clone_with_too_many_links_is_refused_as_soon_as_that_is_known() {
+    // A record of the log takes a quarter of it: some 150 such names.
+    let volume = Volume::formatted(&FormatOptions { log_bytes: Some(256 << 10), ..small_nodes() });
+    let directory = linked_names(&volume, 1000);
+    let before = volume.fs.engine().stats().scans;
+    let cloned = waiting(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], directory, ROOT, b"copy"));
+    assert_eq!(cloned, Err(Error::TooBig));
+    let scans = volume.fs.engine().stats().scans - before;
+    assert!(scans <= 5, "{scans}");
 }
