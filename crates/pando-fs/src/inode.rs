@@ -438,15 +438,19 @@ impl<'a> States<'a> {
         inode.check_alive()
     }
 
+    fn position(&self, inode: &Inode) -> usize {
+        let found = self.locked.binary_search_by_key(&inode.number, |(number, _)| *number);
+        found.expect("only inodes that were locked are asked for")
+    }
+
     /// The record of one of the inodes locked.
     pub(crate) fn record(&self, inode: &Inode) -> &Record {
-        let found = self.locked.iter().find(|(number, _)| *number == inode.number);
-        &found.expect("only inodes that were locked are asked for").1.record
+        &self.locked[self.position(inode)].1.record
     }
 
     /// Replaces the record of one of the inodes locked.
     pub(crate) fn set_record(&mut self, inode: &Inode, record: Record) {
-        let found = self.locked.iter_mut().find(|(number, _)| *number == inode.number);
-        found.expect("only inodes that were locked are asked for").1.set_record(record);
+        let at = self.position(inode);
+        self.locked[at].1.set_record(record);
     }
 }

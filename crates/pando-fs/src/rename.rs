@@ -214,7 +214,9 @@ impl FileSystem {
         }
         self.store.apply(batch).map_err(|error| match error {
             // Something far below the directory would get a key that is too long.
-            Error::Engine(pando_engine::Error::TooLarge { .. }) => Error::NameTooLong,
+            Error::Engine(pando_engine::Error::TooLarge { what: "a key" }) => Error::NameTooLong,
+            // Too much is parked below, or the log is too small for such paths.
+            Error::Engine(pando_engine::Error::TooLarge { .. }) => Error::TooBig,
             other => other,
         })?;
 
