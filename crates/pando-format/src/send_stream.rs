@@ -3,9 +3,9 @@
 //! A preamble says what it is and of which version. Frames follow: one that begins, any number with moves, any number with changes of keys, one that ends. Each has a
 //! header, whose checksum covers its payload and the checksum of the frame before it:
 //!
-//! * FMT-18 a stream is whole only if every frame has the next sequence and goes on from the checksum of the one before it, and the
+//! * ST-1 a stream is whole only if every frame has the next sequence and goes on from the checksum of the one before it, and the
 //!   last says how many changes there were. So what is cut off, lost or put together from two is found.
-//! * FMT-19 a frame decodes to at most [`DECODED_BYTES_MAX`], however its keys are compressed.
+//! * ST-2 a frame decodes to at most [`DECODED_BYTES_MAX`], however its keys are compressed.
 
 use bytes::Bytes;
 

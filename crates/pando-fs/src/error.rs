@@ -38,7 +38,7 @@ pub enum Error {
     TooManyLinks,
     /// ENODATA: no such extended attribute.
     NoAttribute,
-    /// ERANGE / E2BIG for extended attributes.
+    /// E2BIG: an extended attribute. Names that are too long for one the kernel refuses itself.
     AttributeTooBig,
     /// ENXIO: nothing behind this offset.
     NoData,

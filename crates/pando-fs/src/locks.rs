@@ -4,8 +4,8 @@
 //! 2. [`Rank::Names`]: the names of one directory; of several, in rising order of their inode numbers.
 //! 3. [`Rank::State`]: record and data of one inode; of several, in rising order of their inode numbers.
 //! 4. Leaf locks (plain `parking_lot`): an inode's place and cached path, a shard of the inode table, the parked
-//!    orphans, the number allocator, the tables of views and of held snapshots. Nothing is locked while one of them is held, but
-//!    that the allocator calls the engine.
+//!    orphans, the number allocator, the tables of views and of held snapshots, the known names of a linked file, what was
+//!    unlinked a moment ago. Nothing is locked while one of them is held, but that the allocator calls the engine.
 //!
 //! No lock is held across device I/O: a miss returns through all of them. Debug builds assert the order.
 

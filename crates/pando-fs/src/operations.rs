@@ -371,7 +371,8 @@ pub trait Operations: Send + Sync {
     fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64>;
     /// Names behind `cookie` (0: from the start), `.` and `..` first, given to `emit` in order until it answers false,
     /// which says that this name found no room and will be asked for again. Entries carry those `attributes`. The cookie of an
-    /// entry stays good for as long as a reference to the directory is held, whoever uses it, also when the name is removed.
+    /// entry stays good while its name is there, whoever uses it. A name that was removed is remembered for a time, among some thousands
+    /// of its directory; behind one that is not any more the listing begins again.
     fn read_directory(
         &self,
         inode: InodeNumber,

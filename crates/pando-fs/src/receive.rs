@@ -28,8 +28,8 @@ const BATCH_BYTES: usize = 128 << 10;
 const BLOCK: usize = 4096;
 
 impl FileSystem {
-    /// Makes a snapshot of a stream, under the name that the stream says or another; it appears whole and durable, or not at all. An
-    /// incremental stream needs its base on this volume, under whatever name. Memory for one frame is used. Waits for the input and the
+    /// Makes a snapshot of a stream, under the name that the stream says or another; it appears whole, or not at all, and is durable when this returns
+    /// it. An incremental stream needs its base on this volume, under whatever name. Memory for one frame is used. Waits for the input and the
     /// device.
     ///
     /// What a stream with valid checksums says is believed, as a volume is: it should come from a volume that is trusted.

@@ -25,7 +25,8 @@ const FRAME_BYTES: usize = 1 << 20;
 /// As much is read at once.
 const CHUNK: ScanLimit = ScanLimit { entries: 4096, bytes: FRAME_BYTES };
 
-/// Why a snapshot was not sent or received. Nothing has changed then.
+/// Why a snapshot was not sent or received. Nothing has changed then, unless the sync failed that was to make durable what had come: the
+/// volume takes no changes any more, and the next mount may find the snapshot there, whole.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TransferError {

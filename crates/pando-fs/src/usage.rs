@@ -18,7 +18,7 @@ pub struct Usage {
     pub snapshots: Vec<(Snapshot, OwnerUsage)>,
     /// What several of them have in common, counted once.
     pub shared: u64,
-    /// What waits to be reclaimed.
+    /// What waits to be reclaimed, and what snapshots without a name have alone: those that are being received, and frozen copies.
     pub unowned: u64,
     /// All of it.
     pub used: u64,

@@ -35,7 +35,7 @@ pub const SNAPSHOT_TAG: u8 = 5;
 /// First byte of the table of snapshots; the snapshot's name follows.
 pub const SNAPSHOT_NAME_TAG: u8 = 6;
 
-/// First byte of the list of snapshots that are being received; the snapshot's number (be64) follows.
+/// First byte of the list of snapshots that are being received, and of frozen copies; the snapshot's number (be64) follows.
 pub const RECEIVING_TAG: u8 = 7;
 
 /// What stands between the path of a directory and a name in it.
@@ -103,7 +103,7 @@ pub fn snapshot_name_key(name: &[u8]) -> Bytes {
     [&[SNAPSHOT_NAME_TAG], name].concat().into()
 }
 
-/// Key that says that a snapshot is being received.
+/// Key that says that a snapshot is being received, or is a frozen copy.
 pub fn receiving_key(number: u64) -> Bytes {
     numbered_key(RECEIVING_TAG, number)
 }
