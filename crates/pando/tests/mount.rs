@@ -47,10 +47,15 @@ impl Place {
         self.mountpoint().join("file")
     }
 
-    fn run(&self, program: &Path, arguments: &[&str]) -> Ended {
+    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new("timeout");
         command.arg("--kill-after=5").arg(TIME_OUT.as_secs().to_string()).arg(program).args(arguments);
-        let output = command.current_dir(self.directory.path()).output().unwrap();
+        command.current_dir(self.directory.path());
+        command
+    }
+
+    fn run(&self, program: &Path, arguments: &[&str]) -> Ended {
+        let output = self.command(program, arguments).output().unwrap();
         Ended { line: arguments.join(" "), output }
     }
 
@@ -439,6 +444,30 @@ fn the_helper_unmounts_lazily_and_by_force_without_the_daemon() {
     place.signal(daemon, Signal::CONT, true);
     forced.expect_success();
     assert!(!place.is_mounted());
+}
+
+/// It asked the daemon first, which may hang.
+#[test]
+fn a_lazy_unmount_waits_for_the_daemon_afterwards() {
+    let Some(place) = Place::new("a_lazy_unmount_waits_for_the_daemon_afterwards") else { return };
+    place.mount();
+    fs::write(place.file(), "kept").unwrap();
+    let daemon = place.daemon();
+    place.signal(daemon, Signal::STOP, false);
+    let mut command = place.command(Path::new(env!("CARGO_BIN_EXE_pando")), &["umount", "-l", "mnt"]);
+    let unmounting = command.stderr(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    while place.is_mounted() && started.elapsed() < Duration::from_secs(20) {
+        std::thread::yield_now();
+    }
+    let is_mounted = place.is_mounted();
+    place.signal(daemon, Signal::CONT, true);
+    let unmounted = Ended { line: "umount -l".to_owned(), output: unmounting.wait_with_output().unwrap() };
+    assert!(!is_mounted, "it waits for a daemon that hangs");
+    unmounted.expect_success();
+    place.mount();
+    assert_eq!(fs::read_to_string(place.file()).unwrap(), "kept");
+    place.unmount();
 }
 
 /// The daemon ended as if it had been unmounted, and left a dead mount.

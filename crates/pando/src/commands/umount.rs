@@ -16,6 +16,9 @@ use crate::output::shown as output_shown;
 /// After this time the user is told who keeps the volume from being closed, if that is known.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// So long a daemon has to hear of a lazy unmount before it: one that answers needs far less, and one that hangs is not waited for.
+const MOMENT: Duration = Duration::from_millis(100);
+
 const ABOUT: &str = "\
 Unmounts a volume and returns when its last checkpoint is on the device, so that the device can be taken away. A plain \
 umount works as well, but does not wait.";
@@ -37,7 +40,7 @@ pub struct UmountArgs {
 
 /// What is known of a volume that was unmounted.
 pub enum Unmounted {
-    /// It has been closed.
+    /// It has been closed, or its daemon had been killed, which was said.
     Closed,
     /// Its daemon cannot be reached, as this sentence says.
     Unknown(String),
@@ -71,8 +74,9 @@ fn entry_of(mountpoint: &Path) -> Result<MountEntry> {
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
     let shown = mountpoint.display();
     let entry = entry_of(mountpoint)?;
-    let info = control::request(&entry.device, "info").unwrap_or_default();
+    let mut info = Value::Null;
     if !lazy {
+        info = control::request(&entry.device, "info").unwrap_or_default();
         let snapshots = info["snapshots"].as_array().filter(|_| info["snapshot"].is_null());
         let mut snapshots = snapshots.into_iter().flatten().filter_map(Value::as_str);
         if let Some(other) = snapshots.next() {
@@ -86,13 +90,16 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
     // The daemon must have heard of us before it is unmounted, since it might end before we get to it.
     let waiting = Connection::open(&entry.device).and_then(|mut daemon| {
         daemon.send("wait")?;
-        daemon.receive()?;
-        Ok(daemon)
+        let has_heard = !lazy || daemon.has_answer_within(MOMENT);
+        if has_heard {
+            daemon.receive()?;
+        }
+        Ok((daemon, has_heard))
     });
     mount_point::unmount(&entry.mountpoint, lazy).map_err(|error| Failure::new(error.to_string()))?;
     let volume = entry.source.display();
-    let mut daemon = match waiting {
-        Ok(daemon) => daemon,
+    let (mut daemon, has_heard) = match waiting {
+        Ok(waiting) => waiting,
         Err(error) if control::is_dead(&entry.device, &error) => {
             complain(format!(
                 "the daemon of {shown} had been killed; the next mount of {volume} recovers from its log"
@@ -115,7 +122,8 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
             ));
         }
     }
-    match daemon.receive() {
+    let has_heard = if has_heard { Ok(Value::Null) } else { daemon.receive() };
+    match has_heard.and_then(|_| daemon.receive()) {
         Ok(_) => {
             daemon.wait_for_end();
             Ok(Unmounted::Closed)

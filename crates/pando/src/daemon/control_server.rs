@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pando_device::peer::peer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 use serde_json::{Value, json};
 
@@ -227,9 +228,17 @@ fn until_end(client: &mut UnixStream, end: &Mutex<End>) -> Option<Result<(), Str
     let mut end = end.lock().unwrap_or_else(PoisonError::into_inner);
     client.write_all(line(Ok(Value::Null)).as_bytes()).ok()?;
     if end.outcome.is_none() {
+        // Whose unmount failed has gone, and may come again and again.
+        end.waiting.retain(|waiting| !has_hung_up(waiting));
         end.waiting.extend(client.try_clone());
     }
     end.outcome.clone()
+}
+
+fn has_hung_up(client: &UnixStream) -> bool {
+    // What is not asked for, the kernel tells all the same: that the other end is closed, and errors.
+    let mut ends = [PollFd::new(client, PollFlags::empty())];
+    poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|told| told > 0)
 }
 
 fn line(result: Result<Value, String>) -> String {
@@ -314,6 +323,18 @@ mod tests {
         for stream in [early, late] {
             assert_eq!(read(&stream), json!({ "error": "the device is full" }));
         }
+    }
+
+    /// Each try to unmount a mount in use left a descriptor open, until there were none for other clients.
+    #[test]
+    fn who_waits_no_longer_is_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let server = server(directory.path());
+        for _ in 0..100 {
+            let stream = UnixStream::connect(directory.path().join("pando/0-52.socket")).unwrap();
+            assert_eq!(ask(&stream, "{\"request\":\"wait\"}\n"), json!({ "ok": null }));
+        }
+        assert_eq!(server.listener.end.lock().unwrap().waiting.len(), 1, "only the last one is remembered");
     }
 
     /// Does something as a user who owns nothing, if this process may become one.
