@@ -28,8 +28,8 @@ use crate::files::Files;
 use crate::location::VolumePath;
 use crate::volume::{Purpose, Volumes};
 
-/// Does something with each of several places in volumes. A place that fails is named, as `cannot ACTION PLACE: why`,
-/// and the next one follows. Afterwards the volumes are closed, and everything done is durable.
+/// Does something with each of several places in volumes, if all of these can be opened. A place that fails is named, as
+/// `cannot ACTION PLACE: why`, and the next one follows. Afterwards the volumes are closed, and everything done is durable.
 fn for_each_place(
     arguments: &[OsString],
     purpose: Purpose,
@@ -38,9 +38,10 @@ fn for_each_place(
 ) -> Result<Status> {
     let places = arguments.iter().map(|argument| VolumePath::parse(argument)).collect::<Result<Vec<_>>>()?;
     let mut volumes = Volumes::default();
+    let opened =
+        places.iter().map(|place| volumes.open(&place.volume, purpose)).collect::<Result<Vec<_>>>()?;
     let mut status = Status::Success;
-    for place in &places {
-        let volume = volumes.open(&place.volume, purpose)?;
+    for (place, volume) in places.iter().zip(opened) {
         match act(volumes.files(volume), place) {
             Ok(Status::Success) => {}
             Ok(Status::Problems) => status = Status::Problems,
@@ -49,9 +50,8 @@ fn for_each_place(
                 status = Status::Problems;
             }
             Err(Trouble::Everywhere(failure)) => {
-                // The failure is what matters; what was done before it is kept all the same.
-                let _ = volumes.close();
-                return Err(failure);
+                // What was done before it is kept all the same.
+                return volumes.close().and(Err(failure));
             }
         }
     }

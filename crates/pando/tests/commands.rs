@@ -20,6 +20,18 @@ fn directories_are_made() {
     sandbox.refused(["mkdir", "v.img:/"], 1, &["exists"]);
 }
 
+/// What was done in the first volume was lost when the second could not be opened.
+#[test]
+fn nothing_is_done_unless_all_volumes_can_be_opened() {
+    let sandbox = Sandbox::with_volume();
+    sandbox.ok(["mkdir", "v.img:/a", "v.img:/b"]);
+    let removal = sandbox.run(["rm", "-dv", "v.img:/a", "v.img:/b", "nothing.img:/c"]);
+    assert_eq!(removal.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&removal.stdout), "", "nothing was said to have been done");
+    sandbox.refused(["rm", "-d", "v.img:/a", "nothing.img:/c"], 1, &["nothing.img", "no such file"]);
+    assert_eq!(sandbox.lines(["ls", "v.img:/"]), ["a", "b"]);
+}
+
 #[test]
 fn files_are_moved() {
     let sandbox = Sandbox::with_volume();
