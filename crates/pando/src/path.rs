@@ -28,13 +28,15 @@ pub struct Place {
     pub node: Option<(Inode, Attributes)>,
 }
 
-/// What to do with a symbolic link at the end of a path. One with a slash behind it is always followed.
+/// What to do with a symbolic link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LastLink {
     /// Go where it points.
     Follow,
-    /// Stay at the link.
+    /// Stay at the link, unless a slash is behind it.
     Keep,
+    /// Stay at the link: its name is to be changed or taken away. With a slash behind it, it is no directory.
+    Name,
 }
 
 /// Walks a path to its end. The last component may be missing: then the place has no node. Everything before it must
@@ -61,7 +63,11 @@ pub fn walk(files: &Files, path: &[u8], last_link: LastLink) -> Result<Place, Ca
             }
             Err(error) => return Err(error.into()),
         };
-        let follow = !is_last || must_be_directory || last_link == LastLink::Follow;
+        let follow = match last_link {
+            LastLink::Follow => true,
+            LastLink::Keep => !is_last || must_be_directory,
+            LastLink::Name => !is_last,
+        };
         match attributes.file_type {
             FileType::Symlink if follow => {
                 links += 1;

@@ -49,6 +49,14 @@ fn files_are_moved() {
     sandbox.ok(["mkdir", "v.img:/empty"]);
     sandbox.ok(["mv", "-T", "v.img:/d/a", "v.img:/empty"]);
     assert_eq!(sandbox.lines(["ls", "v.img:/empty"]), ["b"]);
+    // A slash behind a name asks for a directory, and follows no link whose name is to change.
+    sandbox.refused(["mv", "v.img:/d/f", "v.img:/new/"], 1, &["v.img:/d/f to /new/", "not a directory"]);
+    symlink("empty", sandbox.path("link")).unwrap();
+    sandbox.ok(["cp", "-a", "link", "v.img:/link"]);
+    sandbox.refused(["mv", "v.img:/link/", "v.img:/x"], 1, &["v.img:/link/", "not a directory"]);
+    sandbox.refused(["mv", "-T", "v.img:/d", "v.img:/link/"], 1, &["v.img:/d to /link/", "not a directory"]);
+    sandbox.ok(["mv", "v.img:/empty", "v.img:/full/"]);
+    assert_eq!(sandbox.lines(["ls", "v.img:/"]), ["d", "full", "link"]);
     sandbox.check("v.img");
 }
 
@@ -63,6 +71,11 @@ fn files_are_removed() {
     sandbox.refused(["rm", "-r", "v.img:/a/b/.."], 1, &["cannot be removed"]);
     sandbox.ok(["rm", "-f", "v.img:/nothing", "v.img:/no/thing"]);
     sandbox.ok(["rm", "-d", "v.img:/e"]);
+    // A slash behind a link made it lead to what it names, which was removed.
+    symlink("a", sandbox.path("link")).unwrap();
+    sandbox.ok(["cp", "-a", "link", "v.img:/link"]);
+    sandbox.refused(["rm", "-r", "v.img:/link/"], 1, &["cannot remove v.img:/link/", "not a directory"]);
+    sandbox.ok(["rm", "-r", "v.img:/link"]);
     assert_eq!(sandbox.lines(["rm", "-rv", "v.img:/a"]), ["removed /a/b", "removed /a"]);
     assert_eq!(sandbox.lines(["ls", "v.img:/"]), [""; 0]);
 }

@@ -104,11 +104,14 @@ fn move_all(files: &Files, args: &MvArgs, sources: &[VolumePath], target: &Volum
 
 /// False if something was there and was to be kept.
 fn move_one(files: &Files, args: &MvArgs, from: &[u8], to: &[u8]) -> Result<bool, Trouble> {
-    let source = walk(files, from, LastLink::Keep)?;
-    let target = walk(files, to, LastLink::Keep)?;
-    let (inode, _) = source.node.as_ref().ok_or(Error::NotFound)?;
+    let source = walk(files, from, LastLink::Name)?;
+    let target = walk(files, to, LastLink::Name)?;
+    let (inode, attributes) = source.node.as_ref().ok_or(Error::NotFound)?;
     if source.name.is_empty() || target.name.is_empty() {
         return Err(Cause::Refused("the root, '.' and '..' cannot be renamed").into());
+    }
+    if to.ends_with(b"/") && attributes.file_type != FileType::Directory {
+        return Err(Error::NotADirectory.into());
     }
     match &target.node {
         Some(_) if args.no_clobber => return Ok(false),

@@ -47,7 +47,7 @@ pub struct RmArgs {
 pub fn run(args: &RmArgs) -> Result<Status> {
     let mut output = Output::new();
     let status = for_each_place(&args.paths, Purpose::Change, "remove", |files, place| {
-        let found = walk(files, &place.path, LastLink::Keep);
+        let found = walk(files, &place.path, LastLink::Name);
         let found = match found {
             Err(cause) if args.force && cause.is_not_found() => return Ok(Status::Success),
             found => found?,
