@@ -10,6 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
+use crate::mount_options::CACHE_BYTES_MIN;
+
 /// Where the allocator reads, before `main`, whether to ask for huge pages.
 const ALLOW_HUGE_PAGES: &str = "MIMALLOC_ALLOW_THP";
 
@@ -24,7 +26,12 @@ const CACHE_SHARE: u64 = 4;
 pub fn default_cache_bytes() -> u64 {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limit = limit_of_groups(&groups, Path::new("/sys/fs/cgroup")).unwrap_or(u64::MAX);
-    machine_bytes().min(limit) / CACHE_SHARE
+    cache_bytes_of(machine_bytes().min(limit))
+}
+
+/// Bytes for the cache, of so much memory.
+fn cache_bytes_of(memory: u64) -> u64 {
+    (memory / CACHE_SHARE).max(CACHE_BYTES_MIN)
 }
 
 fn machine_bytes() -> u64 {
@@ -91,7 +98,9 @@ mod tests {
         let (before, found, after) = (total(), machine_bytes(), total());
         assert!((before.min(after)..=before.max(after)).contains(&found));
         // The tests may run in a group with a limit.
-        assert!((1..=machine_bytes() / 4).contains(&default_cache_bytes()));
+        assert!((CACHE_BYTES_MIN..=machine_bytes() / 4).contains(&default_cache_bytes()));
+        assert_eq!(cache_bytes_of(32 << 20), 16 << 20, "no less than a mount may be told");
+        assert_eq!(cache_bytes_of(128 << 20), 32 << 20);
     }
 
     #[test]

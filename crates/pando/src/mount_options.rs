@@ -131,7 +131,7 @@ const NOT_FOR_US: &[&str] = &[
 ];
 
 /// With less than a few nodes in memory every change waits until the last one has left it.
-const CACHE_BYTES_MIN: u64 = 16 << 20;
+pub const CACHE_BYTES_MIN: u64 = 16 << 20;
 
 /// Bytes of a node cache, as `-o cache` and `--cache` take them. An error is the end of a sentence.
 pub fn cache_bytes(text: &str) -> Result<u64, String> {
