@@ -5,8 +5,10 @@ mod common;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
+use bytes::Bytes;
 use common::Sandbox;
 use pando_device::{Access, FileDevice};
+use pando_format::{IndexPage, Superblock};
 
 #[test]
 fn what_holds_something_is_not_formatted() {
@@ -121,6 +123,32 @@ fn damage_is_found_and_shown() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("cannot be read"));
     let checked = sandbox.run(["check", "v.img"]);
     assert!(matches!(checked.status.code(), Some(1 | 2)), "{checked:?}");
+}
+
+/// Of index pages whose places all led to one page below, a dump took 128 times as long for each.
+#[test]
+fn a_page_of_the_block_table_is_shown_once() {
+    let sandbox = Sandbox::with_volume();
+    let file = fs::OpenOptions::new().read(true).write(true).open(sandbox.path("v.img")).unwrap();
+    let items = sandbox.json(["dump", "--superblocks", "--json", "v.img"]);
+    let newest = items.as_array().unwrap().iter().max_by_key(|item| item["checkpoint"].as_u64()).unwrap();
+    let offset = newest["offset"].as_u64().unwrap();
+    let mut block = vec![0; 4096];
+    file.read_exact_at(&mut block, offset).unwrap();
+    let mut superblock = Superblock::decode(&Bytes::from(block)).unwrap();
+    let mut index = IndexPage::new(superblock.volume, 1, 0);
+    index.children.fill(superblock.table.page);
+    let page = superblock.table.page.as_mut().unwrap();
+    page.extent.offset = superblock.capacity / 2;
+    page.extent.length = 4096;
+    file.write_all_at(&index.encode(), page.extent.offset).unwrap();
+    superblock.table.levels = 1;
+    file.write_all_at(&superblock.encode(), offset).unwrap();
+    let output = sandbox.run(["dump", "--table", "v.img"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.matches("block table page 0").count(), 1, "{text}");
+    assert_eq!(text.matches("not those of its place").count(), 127, "{text}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::{Bytes, BytesMut};
+use pando_format::block_table::POINTERS_PER_PAGE;
 use pando_format::{
     BlockEntry, BufferPart, IndexPage, NodeBody, NodeHeader, PartEntry, Pointer, Structure, TablePage, Tree,
     decode_leaf_part, open_part,
@@ -27,10 +28,12 @@ impl Dump {
     /// Walks the block table from its root, in the order of node ids. Pages are printed if `shown`.
     pub(super) fn table(&mut self, visit: &mut Visit<'_>, shown: bool) -> Result<()> {
         let root = self.newest.table;
-        let mut waiting: Vec<(u8, Pointer)> = root.page.map(|page| (root.levels, page)).into_iter().collect();
-        while let Some((level, pointer)) = waiting.pop() {
+        let mut waiting: Vec<Place> = Vec::new();
+        waiting.extend(root.page.map(|pointer| Place { level: root.levels, number: Some(0), pointer }));
+        while let Some(place) = waiting.pop() {
+            let Place { level, pointer, .. } = place;
             let offset = pointer.extent.offset;
-            match read_page(&self.raw, level, &pointer) {
+            match read_page(&self.raw, &place) {
                 Ok(Page::Index(page)) => {
                     if shown {
                         self.item(
@@ -40,8 +43,12 @@ impl Dump {
                             &*page,
                         )?;
                     }
-                    let below = page.children.iter().rev().flatten();
-                    waiting.extend(below.map(|child| (level - 1, *child)));
+                    let first = page.number.checked_mul(POINTERS_PER_PAGE as u64);
+                    let below = page.children.iter().enumerate().rev();
+                    waiting.extend(below.filter_map(|(i, child)| {
+                        let number = first.map(|first| first + i as u64);
+                        child.map(|pointer| Place { level: level - 1, number, pointer })
+                    }));
                 }
                 Ok(Page::Table(page)) => {
                     if shown {
@@ -101,17 +108,30 @@ enum Page {
     Table(Box<TablePage>),
 }
 
-fn read_page(raw: &RawVolume, level: u8, pointer: &Pointer) -> Result<Page, RawError> {
-    let bytes = raw.read_extent(&pointer.extent)?;
-    if level == 0 {
-        return Ok(Page::Table(Box::new(TablePage::decode(&bytes)?)));
+/// Where a page is.
+struct Place {
+    level: u8,
+    /// `None` where no page can be.
+    number: Option<u64>,
+    pointer: Pointer,
+}
+
+fn read_page(raw: &RawVolume, place: &Place) -> Result<Page, RawError> {
+    let bytes = raw.read_extent(&place.pointer.extent)?;
+    let (page, level, number) = if place.level == 0 {
+        let page = TablePage::decode(&bytes)?;
+        let number = page.number;
+        (Page::Table(Box::new(page)), 0, number)
+    } else {
+        let page = IndexPage::decode(&bytes)?;
+        let (level, number) = (page.level, page.number);
+        (Page::Index(Box::new(page)), level, number)
+    };
+    // A page of several places could lead around in circles, or to more pages than anybody waits for.
+    if level != place.level || Some(number) != place.number {
+        return Err(RawError::Unexpected("its level and number are not those of its place"));
     }
-    let page = IndexPage::decode(&bytes)?;
-    // A page that claims another level could lead around in circles.
-    if page.level != level {
-        return Err(RawError::Unexpected("its level is not that of its place"));
-    }
-    Ok(Page::Index(Box::new(page)))
+    Ok(page)
 }
 
 /// Bytes of a node's image, gathered from its extents.
