@@ -4,6 +4,7 @@
 //! has been fetched or room has been made. The request carries its reply along, so that it is answered once, from
 //! wherever it ends (FU-2).
 
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -35,6 +36,8 @@ enum Kind {
 pub(crate) struct Dispatcher {
     fs: Arc<dyn Operations>,
     pool: Pool,
+    /// For what the kernel must be told before an answer is sent. That waits for requests which may wait for `pool`.
+    notifying: Arc<Pool>,
     report: Report,
     patience: Patience,
     syncs: Arc<Syncs<Reply>>,
@@ -42,8 +45,15 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     /// `waiters_max` requests wait for the device at once.
-    pub(crate) fn new(fs: Arc<dyn Operations>, waiters_max: usize, report: Report) -> Self {
-        Self { fs, pool: Pool::new(waiters_max), report, patience: Patience::default(), syncs: Syncs::new() }
+    pub(crate) fn new(fs: Arc<dyn Operations>, waiters_max: usize, report: Report) -> io::Result<Self> {
+        Ok(Self {
+            fs,
+            pool: Pool::new("pando-wait", waiters_max)?,
+            notifying: Arc::new(Pool::new("pando-notify", waiters_max)?),
+            report,
+            patience: Patience::default(),
+            syncs: Syncs::new(),
+        })
     }
 
     /// The file system, for what never waits and is never answered.
@@ -86,7 +96,7 @@ impl Dispatcher {
             let start = Instant::now();
             let result = self.fs.sync().map(|()| Answer::Done);
             self.patience.note(start.elapsed());
-            finish(reply, result, &self.report);
+            finish(reply, result, &self.report, &self.notifying);
         } else if let Some(worker) = self.syncs.add(reply) {
             let (fs, report) = (self.fs.clone(), self.report.clone());
             self.pool.run(move || {
@@ -110,7 +120,7 @@ impl Dispatcher {
         };
         match room.and_then(|()| call(&*self.fs)) {
             Err(lack @ (Error::Miss(_) | Error::Busy)) => self.run_on_pool(kind, Some(lack), reply, call),
-            result => finish(reply, result, &self.report),
+            result => finish(reply, result, &self.report, &self.notifying),
         }
     }
 
@@ -121,11 +131,10 @@ impl Dispatcher {
         reply: Reply,
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        let fs = self.fs.clone();
-        let report = self.report.clone();
+        let (fs, report, notifying) = (self.fs.clone(), self.report.clone(), self.notifying.clone());
         self.pool.run(move || {
             let result = until_answered(&*fs, kind, lack, call);
-            finish(reply, result, &report);
+            finish(reply, result, &report, &notifying);
         });
     }
 }
@@ -146,8 +155,11 @@ fn until_answered(
     }
 }
 
-fn finish(reply: Reply, result: Result<Answer>, report: &Report) {
-    reply.send(result.unwrap_or_else(|error| Answer::Refused(refusal(&error, report))));
+fn finish(reply: Reply, result: Result<Answer>, report: &Report, notifying: &Pool) {
+    match result.unwrap_or_else(|error| Answer::Refused(refusal(&error, report))) {
+        Answer::Later(answer, first) => reply.send_later(*answer, first, notifying),
+        answer => reply.send(answer),
+    }
 }
 
 /// What the caller is told of an error, and the log if it is a failure.

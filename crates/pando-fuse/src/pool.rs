@@ -1,10 +1,11 @@
-//! Threads that may wait, for the device or for callers, so that receiving threads need not (FU-1).
+//! Threads that may wait, for the device, for callers or for the kernel, so that receiving threads need not (FU-1).
 //!
-//! Threads are started when work finds none idle, up to a limit, and stay. The limit bounds how many requests wait
+//! Threads are started when work finds none idle, up to a limit, and stay; the first at once. The limit bounds how many requests wait
 //! at once; no job waits for another job of the pool, but for 20 ms at most (`growth.rs`), so a full pool is slow but never stuck.
 //! One lock, held for pushes and pops only.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -20,6 +21,8 @@ pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     threads_max: usize,
+    /// What its threads are called.
+    name: &'static str,
     /// Where its threads may run; those that give it work may be bound to a core, which threads inherit.
     cores: Option<CpuSet>,
 }
@@ -39,10 +42,12 @@ struct Queue {
 }
 
 impl Pool {
-    /// A pool of at most `threads_max` threads, which may run where this thread may; none is started yet.
-    pub(crate) fn new(threads_max: usize) -> Self {
+    /// A pool of at least one thread and at most `threads_max`, which may run where this thread may.
+    pub(crate) fn new(name: &'static str, threads_max: usize) -> io::Result<Self> {
         let cores = rustix::thread::sched_getaffinity(None).ok();
-        Self { shared: Arc::default(), threads: Mutex::default(), threads_max, cores }
+        let pool = Self { shared: Arc::default(), threads: Mutex::default(), threads_max, name, cores };
+        pool.start_thread()?;
+        Ok(pool)
     }
 
     /// Runs the job on a thread of the pool, soon. Never waits for a job.
@@ -54,14 +59,15 @@ impl Pool {
         };
         match idle {
             Some(idle) => _ = idle.notify_one(),
-            None => self.start_thread(),
+            // Those that there are take it if there cannot be another.
+            None => _ = self.start_thread(),
         }
     }
 
-    fn start_thread(&self) {
+    fn start_thread(&self) -> io::Result<()> {
         let mut threads = self.threads.lock();
         if threads.len() == self.threads_max {
-            return;
+            return Ok(());
         }
         let (shared, cores) = (self.shared.clone(), self.cores);
         let work = move || {
@@ -70,12 +76,9 @@ impl Pool {
             yielding::do_not_inherit();
             shared.work();
         };
-        let name = format!("pando-wait-{}", threads.len());
-        match std::thread::Builder::new().name(name).spawn(work) {
-            Ok(thread) => threads.push(thread),
-            // With at least one thread the queue still moves; without any it never would.
-            Err(error) => assert!(!threads.is_empty(), "no thread can be started: {error}"),
-        }
+        let name = format!("{}-{}", self.name, threads.len());
+        threads.push(std::thread::Builder::new().name(name).spawn(work)?);
+        Ok(())
     }
 }
 
@@ -123,7 +126,7 @@ mod tests {
     #[test]
     fn runs_every_job_before_it_is_dropped() {
         let done = Arc::new(AtomicUsize::new(0));
-        let pool = Pool::new(3);
+        let pool = Pool::new("pando-test", 3).unwrap();
         for _ in 0..1000 {
             let done = done.clone();
             pool.run(move || {
@@ -134,10 +137,17 @@ mod tests {
         assert_eq!(done.load(Ordering::Relaxed), 1000);
     }
 
+    /// Where no thread could be started by the time of the first job, that was the end of the process.
+    #[test]
+    fn has_a_thread_before_it_is_needed() {
+        let pool = Pool::new("pando-test", 3).unwrap();
+        assert_eq!(pool.threads.lock().len(), 1);
+    }
+
     #[test]
     fn its_threads_are_bound_to_no_core_of_those_who_use_it() {
         let free = rustix::thread::sched_getaffinity(None).unwrap();
-        let pool = Arc::new(Pool::new(1));
+        let pool = Arc::new(Pool::new("pando-test", 1).unwrap());
         let user = pool.clone();
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -153,7 +163,7 @@ mod tests {
     fn jobs_wait_side_by_side() {
         // Passes only if all four are waiting at the same time.
         let barrier = Arc::new(Barrier::new(4));
-        let pool = Pool::new(4);
+        let pool = Pool::new("pando-test", 4).unwrap();
         for _ in 0..4 {
             let barrier = barrier.clone();
             pool.run(move || {

@@ -170,7 +170,9 @@ impl Session {
             default_permissions: options.default_permissions,
         };
         let rings = Rings::new(options.transport)?;
-        let table = MountTable::open().map_err(|error| mount_point::refuse("mount", &mountpoint, &error))?;
+        let refuse = |error: io::Error| mount_point::refuse("mount", &mountpoint, &error);
+        let table = MountTable::open().map_err(refuse)?;
+        let dispatcher = Dispatcher::new(fs, WAITERS_MAX, options.report.clone()).map_err(refuse)?;
         let device = Arc::new(Device::new(mount_point::mount(&mountpoint, &look)?));
         let ring = match options.transport {
             Transport::Uring => Wish::Needed,
@@ -197,7 +199,6 @@ impl Session {
             // Without a queue of its own a thread shares that of the first.
             devices.push(device.clone_connection().map_or_else(|_| device.clone(), Arc::new));
         }
-        let dispatcher = Dispatcher::new(fs, WAITERS_MAX, options.report.clone());
         let interest = options.names_alone.then(Arc::default);
         let connection = Arc::downgrade(&device);
         let server = Server::new(dispatcher, agreement, device, interest);

@@ -544,6 +544,33 @@ fn strangers_in_the_proc_of_another_namespace_lend_nobody_their_groups() {
     assert!(!place.is_mounted());
 }
 
+/// The clone was made and failed, and the kernel went on to believe that there was none.
+#[test]
+fn a_clone_is_found_though_the_daemon_can_start_no_thread() {
+    let test = "a_clone_is_found_though_the_daemon_can_start_no_thread";
+    let Some(place) = Place::new(test) else { return };
+    let group = PathBuf::from(format!("/sys/fs/cgroup/pids/pando-{}", std::process::id()));
+    if fs::create_dir(&group).is_err() {
+        eprintln!("SKIPPED {test}: it needs a control group that limits tasks");
+        return;
+    }
+    place.mount();
+    let copy = place.file().with_file_name("copy");
+    fs::write(place.file(), "kept").unwrap();
+    assert!(!copy.exists(), "the kernel remembers that");
+    let daemon = place.daemon().as_raw_pid().to_string();
+    fs::write(group.join("cgroup.procs"), &daemon).unwrap();
+    let tasks = fs::read_to_string(group.join("pids.current")).unwrap();
+    fs::write(group.join("pids.max"), tasks).unwrap();
+    let cloned = place.pando(&["clone", "mnt/file", "mnt/copy"]);
+    let found = fs::read_to_string(&copy);
+    fs::write(group.with_file_name("cgroup.procs"), daemon).unwrap();
+    fs::remove_dir(group).unwrap();
+    place.unmount();
+    cloned.expect_success();
+    assert_eq!(found.unwrap(), "kept");
+}
+
 /// What the kernel does not see went on: clones, snapshots, what is received.
 #[test]
 fn a_volume_that_is_remounted_read_only_takes_no_changes_at_all() {

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use self::ring::Queue;
 use self::slot::Slot;
+use crate::pool::Pool;
 use crate::protocol::Answer;
 
 /// The way back of one request. It is answered once: a reply that is dropped answers that the request failed (FU-2).
@@ -57,25 +58,27 @@ impl Reply {
     }
 
     pub(crate) fn send(mut self, answer: Answer) {
-        match answer {
-            Answer::Later(answer, first) => {
-                let may_wait = match &self.way {
-                    Some(Way::Ring(queue, slot)) => queue.keep(slot),
-                    _ => true,
-                };
-                if !may_wait {
-                    self.answer(&answer);
-                }
-                let name = "pando-notify".to_owned();
-                // If no thread can be started, the reply is dropped.
-                let _ = std::thread::Builder::new().name(name).spawn(move || {
-                    yielding::do_not_inherit();
-                    first();
-                    self.answer(&answer);
-                });
-            }
-            answer => self.answer(&answer),
+        self.answer(&answer);
+    }
+
+    /// Answers when something has run first, on a pool that serves no requests.
+    pub(crate) fn send_later(
+        mut self,
+        answer: Answer,
+        first: impl FnOnce() + Send + 'static,
+        notifying: &Pool,
+    ) {
+        let may_wait = match &self.way {
+            Some(Way::Ring(queue, slot)) => queue.keep(slot),
+            _ => true,
+        };
+        if !may_wait {
+            self.answer(&answer);
         }
+        notifying.run(move || {
+            first();
+            self.answer(&answer);
+        });
     }
 
     /// Answers several alike, and only then wakes those who take the answers away. Woken by the first, a caller would be back with its next
