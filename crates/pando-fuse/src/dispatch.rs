@@ -79,6 +79,20 @@ impl Dispatcher {
         self.change_bytes(0, reply, call);
     }
 
+    /// As [`Self::change`], and answers when it is durable. That waits for the device in any case.
+    pub(crate) fn change_durably(
+        &self,
+        reply: Reply,
+        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
+    ) {
+        let (fs, report, notifying) = (self.fs.clone(), self.report.clone(), self.notifying.clone());
+        self.pool.run(move || {
+            let changed = until_answered(&*fs, Kind::Change { bytes: 0 }, None, call);
+            let result = changed.and_then(|answer| fs.sync().map(|()| answer));
+            finish(reply, result, &report, &notifying);
+        });
+    }
+
     /// Serves a request that writes so many bytes, with room for them.
     pub(crate) fn change_bytes(
         &self,

@@ -3,7 +3,7 @@
 //! The way of a request: a receiving thread (one a core, [`transport`]) has it from the kernel, [`protocol`] says what it
 //! means, [`serve`] what that is to the file system, and [`dispatch`] makes the call on that same thread; the answer goes
 //! back before the next request is read. Only a request that must wait for the device, since something is not in memory
-//! or since there is no room for changes, goes to a thread of the [`pool`], and one for attributes of a file that grows ([`growth`]); syncs go there together ([`syncs`]). [`negotiate`] is what both sides agree on at
+//! or since there is no room for changes, goes to a thread of the [`pool`], and one for attributes of a file that grows ([`growth`]); syncs go there together ([`syncs`]), and changes that are answered when they are durable. [`negotiate`] is what both sides agree on at
 //! the start; [`errno`] is the one place where an error becomes a number; [`files_ahead`] has the kernel read what a
 //! program will ask for next, and [`interest`] knows whose attributes it will; [`kernel_cache`] is what the kernel must not go on to
 //! remember; [`processes`] tells of who calls; [`mount_point`] attaches and detaches.

@@ -135,9 +135,32 @@ impl VfsOption {
     }
 }
 
+/// Which changes are durable when they are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durable {
+    /// None: who wants that asks for it by a sync, as the kernel does behind each write of a mount with `sync`.
+    None,
+    /// Those of names.
+    Names,
+    /// All but writes.
+    All,
+}
+
 /// Whether a list of options makes the kernel refuse changes.
 pub fn is_read_only(options: &[VfsOption]) -> bool {
     flags(options).contains(MountFlags::RDONLY)
+}
+
+/// Which changes a list of options wants to be durable. The kernel leaves these to the file system.
+pub(crate) fn durable(options: &[VfsOption]) -> Durable {
+    let flags = flags(options);
+    if flags.contains(MountFlags::SYNCHRONOUS) {
+        Durable::All
+    } else if flags.contains(MountFlags::DIRSYNC) {
+        Durable::Names
+    } else {
+        Durable::None
+    }
 }
 
 /// The flags that a list of options amounts to; later ones win.

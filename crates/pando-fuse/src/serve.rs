@@ -20,6 +20,7 @@ use crate::growth::{Change, Growth};
 use crate::interest::Interest;
 use crate::ioctl::{self, Tickets};
 use crate::kernel_cache::KernelCache;
+use crate::mount_point::Durable;
 use crate::negotiate::Agreement;
 use crate::notifier::Forgetter;
 use crate::processes::Processes;
@@ -41,6 +42,7 @@ pub(crate) struct Server {
     processes: Arc<Processes>,
     /// If listings go without attributes of files for programs that do not look at them.
     interest: Option<Arc<Interest>>,
+    durable: Durable,
     /// Told of what is listed and read.
     pub(crate) files_ahead: Option<FilesAhead>,
 }
@@ -51,6 +53,7 @@ impl Server {
         agreement: Agreement,
         kernel: Arc<Device>,
         interest: Option<Arc<Interest>>,
+        durable: Durable,
     ) -> Self {
         let forgetter = Forgetter::new(&kernel);
         let kernel = KernelCache::new(kernel);
@@ -64,6 +67,7 @@ impl Server {
             tickets: Tickets::default(),
             processes,
             interest,
+            durable,
             files_ahead: None,
         }
     }
@@ -140,7 +144,7 @@ impl Server {
                         return reply.send(Answer::Refused(Errno::ACCESS));
                     };
                     let (name, kernel) = (Bytes::copy_from_slice(name), self.kernel.clone());
-                    self.dispatcher.change(reply, move |fs| {
+                    self.make_change(true, reply, move |fs| {
                         fs.clone_tree(&caller, &groups, source, inode, &name)?;
                         Ok(kernel.came_to_be(inode, name.clone()))
                     });
@@ -315,6 +319,20 @@ impl Server {
         Some(change)
     }
 
+    /// Makes a change, of names or not, and has it durable before it is answered if that is wanted.
+    fn make_change(
+        &self,
+        of_names: bool,
+        reply: Reply,
+        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
+    ) {
+        match self.durable {
+            Durable::All => self.dispatcher.change_durably(reply, call),
+            Durable::Names if of_names => self.dispatcher.change_durably(reply, call),
+            Durable::Names | Durable::None => self.dispatcher.change(reply, call),
+        }
+    }
+
     fn change(&self, header: &Header, operation: Operation, mut reply: Reply) {
         let (header, inode, acls) = (*header, InodeNumber(header.node), self.agreement.acls);
         let kernel = self.kernel.clone();
@@ -325,7 +343,8 @@ impl Server {
         };
         // These two requests, unlike a write, do not say whether set-id bits are to go.
         let kill = header.uid != 0;
-        self.dispatcher.change(reply, move |fs| {
+        let of_names = directories_changed(inode, &operation).next().is_some();
+        self.make_change(of_names, reply, move |fs| {
             let (invalid, unsupported) = (Answer::Refused(Errno::INVAL), Answer::Refused(Errno::OPNOTSUPP));
             if let Some(end) = end_of(&operation) {
                 begins(fs, inode, end, growth.as_ref());

@@ -201,7 +201,8 @@ impl Session {
         }
         let interest = options.names_alone.then(Arc::default);
         let connection = Arc::downgrade(&device);
-        let server = Server::new(dispatcher, agreement, device, interest);
+        let durable = mount_point::durable(&options.vfs_options);
+        let server = Server::new(dispatcher, agreement, device, interest, durable);
         let entry = table.just_mounted_at(&mountpoint)?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device, connection, table: Arc::new(table) };

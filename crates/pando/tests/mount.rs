@@ -216,6 +216,30 @@ fn what_was_synced_survives_a_killed_daemon() {
     assert!(!place.is_mounted());
 }
 
+/// The kernel leaves it to the file system, and nobody saw to it.
+#[test]
+fn what_is_to_be_durable_when_it_is_answered_survives_a_killed_daemon() {
+    let Some(place) = Place::new("what_is_to_be_durable_when_it_is_answered_survives_a_killed_daemon") else {
+        return;
+    };
+    let at = |name: &str| place.mountpoint().join(name);
+    let killed_after = |options: &str, change: &dyn Fn()| {
+        place.pando(&["mount", "-o", &format!("{options},commit=60"), "volume", "mnt"]).expect_success();
+        change();
+        place.signal(place.daemon(), Signal::KILL, true);
+    };
+    killed_after("dirsync", &|| fs::create_dir(at("made")).unwrap());
+    killed_after("dirsync", &|| fs::rename(at("made"), at("renamed")).unwrap());
+    killed_after("dirsync", &|| place.pando(&["clone", "mnt/renamed", "mnt/cloned"]).expect_success());
+    killed_after("sync", &|| fs::set_permissions(at("renamed"), Permissions::from_mode(0o711)).unwrap());
+    killed_after("sync", &|| fs::write(place.file(), "kept").unwrap());
+    place.mount();
+    assert!(at("cloned").is_dir());
+    assert_eq!(fs::metadata(at("renamed")).unwrap().permissions().mode() & 0o777, 0o711);
+    assert_eq!(fs::read_to_string(place.file()).unwrap(), "kept");
+    place.unmount();
+}
+
 #[test]
 fn signals_unmount() {
     let Some(place) = Place::new("signals_unmount") else { return };

@@ -51,7 +51,9 @@ pub struct MountArgs {
 const OPTIONS_HELP: &str = "\
 Mount options:
   ro, rw                   refuse changes, or allow them (default)
-  noatime, nosuid, nodev, noexec, sync, dirsync, and their opposites: as for any mount
+  noatime, nosuid, nodev, noexec, and their opposites: as for any mount
+  dirsync, sync            have changes of names, or all changes, durable before they are answered; `mount -o remount`
+                           changes that for write(2) alone
   allow_other              let other users in (default if root mounts); no_allow_other does not
   no_default_permissions   do not check permission bits
   writeback                let the kernel collect small writes
