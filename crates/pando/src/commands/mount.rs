@@ -14,11 +14,11 @@ use serde_json::json;
 
 use crate::control;
 use crate::daemon::{READY, Service, serve};
-use crate::failure::{Failure, Result, Status, io_text};
+use crate::failure::{Failure, Result, Status, errno_text, io_text};
 use crate::mount_options::{MountSettings, OptionError, cache_bytes};
 use crate::mounts;
 use crate::output::shown;
-use crate::write_out;
+use crate::write_out::write_out_mount;
 
 const ABOUT: &str = "\
 Mounts a volume on a directory and returns when it is usable; a daemon serves it until it is unmounted. After a crash \
@@ -127,7 +127,8 @@ fn beside(args: &MountArgs, name: &str, mount: &MountEntry) -> Result<Status> {
         mountpoint.map_err(|error| failed(format!("{}: {}", args.mountpoint.display(), io_text(&error))))?;
     let mountpoint = mountpoint.to_str().ok_or_else(|| failed("the mount point is no UTF-8".to_owned()))?;
     let options = args.options.join(",");
-    write_out::send(&mount.mountpoint);
+    // Of a writable snapshot, what was written before is shown.
+    write_out_mount(&mount.mountpoint).map_err(|errno| failed(errno_text(errno)))?;
     let asked = json!({ "request": "mount", "name": name, "mountpoint": mountpoint, "options": options });
     let mounted = control::request_value(&mount.device, &asked);
     mounted.map(|_| Status::Success).map_err(|error| failed(error.to_string()))

@@ -158,9 +158,11 @@ pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Wr
     };
     match mounted(place).map_err(failed)? {
         Some(device) => {
-            // What was written before belongs to what is kept, or compared.
+            // What was written before belongs to what is kept, compared, sent, or gone back to: a writable snapshot may be mapped as well.
             match action {
-                "create" | "diff" => write_out_mount(place).map_err(|errno| failed(errno_text(errno)))?,
+                "create" | "diff" | "send" | "rollback" => {
+                    write_out_mount(place).map_err(|errno| failed(errno_text(errno)))?
+                }
                 _ => write_out::send(place),
             }
             let answered = control::request_pieces(&device, request, out).map_err(write_failure)?;

@@ -1,4 +1,5 @@
-"""Files that stay mapped: changed through their maps, and looked at in a snapshot and in a clone of their directory."""
+"""Files that stay mapped: changed through their maps, and looked at in a snapshot and in a clone of their directory; and those of a writable
+snapshot, looked at where it was sent to, in a mount of it, and after going back to it."""
 
 import mmap
 import os
@@ -7,16 +8,27 @@ import subprocess
 import sys
 
 FILES, BYTES, ROUNDS = 64, 1 << 20, 10
-pando, root = sys.argv[1:]
+pando, image, root, other = sys.argv[1:]
 
 # Started before there is a map: a child leaves what it has of those when it executes its program, and that sends what waits.
 shell = subprocess.Popen(["sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 os.mkdir(f"{root}/tree")
-maps = []
-for number in range(FILES):
-    with open(f"{root}/tree/{number}", "w+b") as file:
-        file.truncate(BYTES)
-        maps.append(mmap.mmap(file.fileno(), BYTES))
+os.mkdir(other)
+
+
+def map_files(where):
+    maps = []
+    for number in range(FILES):
+        with open(f"{where}/{number}", "a+b") as file:
+            file.truncate(BYTES)
+            maps.append(mmap.mmap(file.fileno(), BYTES))
+    return maps
+
+
+def change(maps, expected):
+    for each in maps:
+        each[:] = expected
+    return expected
 
 
 def run(*words):
@@ -33,14 +45,25 @@ def look(where, expected):
                 sys.exit(f"{where}/{number} is not what was written before it was made")
 
 
+maps = map_files(f"{root}/tree")
 for turn in range(ROUNDS):
-    expected = bytes([ord("a") + turn]) * BYTES
-    for each in maps:
-        each[:] = expected
+    expected = change(maps, bytes([ord("a") + turn]) * BYTES)
     run(pando, "snapshot", "create", root, f"taken.{turn}")
     look(f"{root}/.snapshots/taken.{turn}/tree", expected)
-    expected = expected.upper()
-    for each in maps:
-        each[:] = expected
+    expected = change(maps, expected.upper())
     run(pando, "clone", f"{root}/tree", f"{root}/clone.{turn}")
     look(f"{root}/clone.{turn}", expected)
+
+run(pando, "snapshot", "create", "--writable", root, "trial")
+maps = map_files(f"{root}/.snapshots/trial/tree")
+for turn in range(ROUNDS // 3):
+    expected = change(maps, bytes([ord("a") + turn]) * BYTES)
+    run("sh", "-c", '"$0" send "$1" trial | "$0" receive --name "$2" "$1"', pando, root, f"sent.{turn}")
+    look(f"{root}/.snapshots/sent.{turn}/tree", expected)
+    expected = change(maps, expected.upper())
+    run(pando, "mount", "-o", "snapshot=trial", image, other)
+    look(f"{other}/tree", expected)
+    run(pando, "umount", other)
+    expected = change(maps, expected.lower())
+    run(pando, "snapshot", "rollback", root, "trial")
+    look(f"{root}/tree", expected)

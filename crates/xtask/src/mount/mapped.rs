@@ -1,9 +1,10 @@
-//! Snapshots and clones of what was written through memory maps that are there still.
+//! Snapshots and clones of what was written through memory maps that are there still, and what else is done with writable snapshots.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::tool::{self, at};
-use super::volume::{Kind, Volume};
+use super::volume::{Kind, SCRATCH, Volume};
 use super::{Context, Failure, Outcome};
 
 /// Runs the program beside this file.
@@ -15,6 +16,7 @@ pub fn run(context: &Context) -> Outcome {
     let program = context.work.join("mapped.py");
     at("cannot write", &program, std::fs::write(&program, include_str!("mapped.py")))?;
     let mut python = Command::new("python3");
-    tool::run(python.arg(program).arg(context.programs.join("pando")).arg(&volume.root))?;
+    python.arg(program).arg(context.programs.join("pando")).arg(volume.image()).arg(&volume.root);
+    tool::run(python.arg(Path::new(SCRATCH).join("snapshot")))?;
     volume.finish()
 }
