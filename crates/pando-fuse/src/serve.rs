@@ -3,7 +3,7 @@
 //! Requests that the kernel stops sending after one ENOSYS are answered so: OPEN and FLUSH because there is nothing to
 //! do, OPENDIR because the kernel then keeps listings as well (unless it is not to), CREATE because the kernel then sends MKNOD, which is the same without
 //! a RELEASE at the end. The kernel holds the
-//! directory's lock over lookup and MKNOD, so O_EXCL stays atomic. INTERRUPT too: every wait here is for the device, or for a moment, and
+//! directory's lock over lookup and MKNOD, so O_EXCL stays atomic. INTERRUPT is answered so too: every wait here is for the device, or for a moment, and
 //! ends by itself, as in any file system on a disk, so there is nothing that a signal could cut short.
 
 use std::sync::Arc;
