@@ -122,6 +122,9 @@ fn what_is_copied_into_itself_is_refused() {
     sandbox.refused(["cp", "f", "g"], 1, &["VOLUME:/path"]);
     sandbox.refused(["cp", "f", "v.img:/no/where"], 1, &["v.img:/no/where", "no such file"]);
     sandbox.refused(["cp", "f", "f", "v.img:/new"], 1, &["v.img:/new", "no directory"]);
+    sandbox.refused(["cp", "f", "v.img:/new/"], 1, &["cannot make file /new/", "not a directory"]);
+    sandbox.refused(["cp", "v.img:/a/f", "new/"], 1, &["cannot make file new/", "not a directory"]);
+    sandbox.ok(["cp", "-r", "v.img:/a", "v.img:/new/"]);
     sandbox.check("v.img");
 }
 

@@ -248,6 +248,10 @@ impl<'a> Copier<'a> {
         if metadata.is_directory() {
             return self.directory(levels, &from, target, target_name);
         }
+        // A slash behind the copy's name asks for a directory.
+        if self.target_path.ends_with(b"/") {
+            return refuse("make file", false, "not a directory");
+        }
         if let Some(copied) = self.link_to_copy(&from, target, target_name)? {
             return Ok(copied);
         }
