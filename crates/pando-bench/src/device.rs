@@ -1,17 +1,19 @@
 //! The block device that all file systems use in turn: a loop device over a file, or one that was given. And the kernel's
 //! counters of what was read from it and written to it.
 //!
-//! The file behaves like a disk in use: it is written in full before its first use, and nothing is discarded while time is
-//! measured. In a file that is only allocated, or has holes, the first write to a place makes the file system below change
+//! The file behaves like a disk in use: it is written in full before its first use and after each format, and nothing is
+//! discarded while time is measured. In a file that is only allocated, or has holes, the first write to a place makes the file system below change
 //! its own metadata, and the next cache flush waits for its journal; whoever writes to new places, a log above all, would
 //! pay for that at every fsync, and whoever overwrites would not.
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::command;
@@ -26,11 +28,16 @@ const IMAGE: &str = "device.img";
 /// Name of the file behind a second one, for copies.
 pub const SECOND_IMAGE: &str = "fresh.img";
 
+/// Images are written in steps of this.
+const CHUNK: usize = 1 << 20;
+
 /// A block device. If it is a loop device of our own it is detached when it is closed for the last time, however this
 /// program ends.
 pub struct Device {
     /// Such as /dev/loop0.
     pub path: PathBuf,
+    /// The file behind it, if it is a loop device of our own.
+    pub image: Option<PathBuf>,
     /// Its number, if its requests are limited.
     limited: Option<String>,
     _open: File,
@@ -60,7 +67,7 @@ impl Device {
             return Err(Error::Usage(format!("{} is not a block device", path.display())));
         }
         let open = at("cannot open", path, File::open(path))?;
-        Ok(Device { path: path.to_owned(), limited: None, _open: open })
+        Ok(Device { path: path.to_owned(), image: None, limited: None, _open: open })
     }
 
     /// A new loop device over the file of this name, which is made when it is first needed.
@@ -78,13 +85,12 @@ impl Device {
         let open = at("cannot open", &path, File::open(&path))?;
         // Detaching a device that is open makes the kernel do it at the last close.
         command::run_text("losetup --detach DEVICE", &[("DEVICE", &path)])?;
-        Device { path, limited: None, _open: open }.limited(options)
+        Device { path, image: Some(image), limited: None, _open: open }.limited(options)
     }
 }
 
 /// Writes a file in full. It has its name only when it is complete.
 fn make_image(image: &Path, size_bytes: u64) -> Result<(), Error> {
-    const CHUNK: usize = 1 << 20;
     let new = image.with_extension("new");
     let mut file = at("cannot create", &new, File::create(&new))?;
     let allocated = fallocate(&file, FallocateFlags::empty(), 0, size_bytes).map_err(Into::into);
@@ -97,11 +103,49 @@ fn make_image(image: &Path, size_bytes: u64) -> Result<(), Error> {
         at("cannot write", &new, file.write_all(&chunk[..length as usize]))?;
         left -= length;
     }
-    at("cannot sync", &new, file.sync_all())?;
-    // The device goes past the page cache, where the file would be in the way.
-    let forgotten = fadvise(&file, 0, None, Advice::DontNeed).map_err(Into::into);
-    at("cannot let go of", &new, forgotten)?;
+    at("cannot write", &new, written_back(&file))?;
     at("cannot rename", &new, fs::rename(&new, image))
+}
+
+/// Everything of the file is on its disk, and nothing in the page cache, past which the device goes.
+fn written_back(file: &File) -> std::io::Result<()> {
+    file.sync_all()?;
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
+}
+
+/// Writes what is not written of the file behind a device, by the zeros that it is read as. A format has the kernel zero
+/// parts of the device, such as the journal of ext4 and the log of XFS, and of those the file system below only notes that
+/// they were never written.
+pub fn fill_image(device: &Path, image: &Path) -> Result<(), Error> {
+    // Nothing that the format has written may still be on its way to a hole.
+    at("cannot sync", device, File::open(device).and_then(|device| device.sync_all()))?;
+    let file = at("cannot open", image, File::options().read(true).write(true).open(image))?;
+    let zeros = vec![0; CHUNK];
+    for hole in at("cannot look for holes in", image, holes(&file))? {
+        for place in hole.clone().step_by(CHUNK) {
+            let length = (hole.end - place).min(CHUNK as u64) as usize;
+            at("cannot write", image, file.write_all_at(&zeros[..length], place))?;
+        }
+    }
+    at("cannot write", image, written_back(&file))
+}
+
+/// The parts of a file that are not written, in bytes, allocated or not.
+pub fn holes(file: &File) -> std::io::Result<Vec<Range<u64>>> {
+    let length = file.metadata()?.len();
+    let mut holes = Vec::new();
+    let mut place = 0;
+    while place < length {
+        let begin = seek(file, SeekFrom::Hole(place))?;
+        place = match seek(file, SeekFrom::Data(begin)) {
+            Err(Errno::NXIO) => length,
+            data => data?,
+        };
+        if begin < place {
+            holes.push(begin..place);
+        }
+    }
+    Ok(holes)
 }
 
 /// Removes the files behind devices that a run has left in its directory.
@@ -177,6 +221,23 @@ impl Traffic {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_whose_parts_were_only_allocated_is_written_in_full() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let length = 3 * CHUNK as u64 + 4096;
+        fallocate(&file, FallocateFlags::empty(), 0, length).unwrap();
+        file.write_all_at(&[7; 4096], CHUNK as u64).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(holes(&file).unwrap(), [0..CHUNK as u64, CHUNK as u64 + 4096..length]);
+        fill_image(&path, &path).unwrap();
+        assert_eq!(holes(&file).unwrap(), []);
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes.len() as u64, length);
+        assert!(bytes.iter().enumerate().all(|(place, byte)| *byte == 7 * u8::from(place / 4096 == 256)));
+    }
 
     #[test]
     fn counters_are_taken_from_their_places() {

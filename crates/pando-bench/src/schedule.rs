@@ -125,8 +125,13 @@ fn run_turn(
         Some(directory) => directory.join("pando-bench"),
         None => options.directory.join("mnt"),
     };
-    let path = device.as_ref().map(|device| device.path.clone());
-    let volume = Volume { options: options.clone(), file_system: (*file_system).clone(), device: path, root };
+    let volume = Volume {
+        options: options.clone(),
+        file_system: (*file_system).clone(),
+        device: device.as_ref().map(|device| device.path.clone()),
+        image: device.as_ref().and_then(|device| device.image.clone()),
+        root,
+    };
     volume.make()?;
     for row in &turn.rows {
         bar.set_message(format!("{}: {}", file_system.name, row.name));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::command;
+use crate::device;
 use crate::error::{Error, at};
 use crate::file_system::FileSystem;
 use crate::memory;
@@ -23,6 +24,8 @@ pub struct Volume {
     pub file_system: FileSystem,
     /// The device, unless a directory was given.
     pub device: Option<PathBuf>,
+    /// The file behind it, if it is a loop device of our own.
+    pub image: Option<PathBuf>,
     /// The directory in which everything happens.
     pub root: PathBuf,
 }
@@ -42,6 +45,12 @@ impl Volume {
     fn make_by(&self, format: &str) -> Result<(), Error> {
         at("cannot create", &self.root, fs::create_dir_all(&self.root))?;
         self.command(format)?;
+        // A run that is counted lets file systems discard, which makes holes all the time.
+        if let Some((device, image)) = self.device.as_ref().zip(self.image.as_ref())
+            && !self.options.trace
+        {
+            device::fill_image(device, image)?;
+        }
         self.mount()
     }
 
@@ -176,5 +185,31 @@ impl Volume {
     fn space(&self) -> Result<rustix::fs::StatVfs, Error> {
         let status = rustix::fs::statvfs(&self.root).map_err(Into::into);
         at("cannot ask for the space of", &self.root, status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn volume(root: &Path, file_system: FileSystem) -> Volume {
+        let options = Options::parse_from(["pando-bench"]);
+        Volume { options, file_system, device: None, image: None, root: root.join("mnt") }
+    }
+
+    /// As the kernel does where a format asks it to zero a part of the device.
+    #[test]
+    fn an_image_that_was_written_in_full_is_so_after_a_format() {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("image");
+        fs::write(&image, vec![1; 1 << 17]).unwrap();
+        let format = "fallocate --punch-hole --keep-size --offset 65536 --length 32768 DEVICE".to_owned();
+        let volume = volume(directory.path(), FileSystem { format, ..FileSystem::default() });
+        let volume = Volume { device: Some(image.clone()), image: Some(image.clone()), ..volume };
+        volume.make().unwrap();
+        let bytes = fs::read(&image).unwrap();
+        assert_eq!(bytes.iter().filter(|byte| **byte == 0).count(), 32768, "it was formatted");
+        assert_eq!(device::holes(&fs::File::open(&image).unwrap()).unwrap(), []);
     }
 }

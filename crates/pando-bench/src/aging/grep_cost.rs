@@ -101,7 +101,8 @@ fn fresh(volume: &Volume) -> Result<(Device, Volume), Error> {
     let options = &volume.options;
     let device = Device::over_a_file(options, crate::device::SECOND_IMAGE)?;
     let root = options.directory.join("fresh");
-    let fresh = Volume { device: Some(device.path.clone()), root, ..volume.clone() };
+    let (path, image) = (Some(device.path.clone()), device.image.clone());
+    let fresh = Volume { device: path, image, root, ..volume.clone() };
     fresh.make()?;
     Ok((device, fresh))
 }
