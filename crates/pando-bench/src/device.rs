@@ -2,9 +2,9 @@
 //! counters of what was read from it and written to it.
 //!
 //! The file behaves like a disk in use: it is written in full before its first use and after each format, and nothing is
-//! discarded while time is measured. In a file that is only allocated, or has holes, the first write to a place makes the file system below change
-//! its own metadata, and the next cache flush waits for its journal; whoever writes to new places, a log above all, would
-//! pay for that at every fsync, and whoever overwrites would not.
+//! discarded while time is measured. In a file that is only allocated, or has holes, the first write to a place makes the
+//! file system below change its own metadata, and the next cache flush waits for its journal; whoever writes to new places,
+//! a log above all, would pay for that at every fsync, and whoever overwrites would not.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -111,6 +111,14 @@ fn mounts(directory: &Path) -> Vec<(String, PathBuf)> {
     mounts
 }
 
+/// Whether something is mounted at a place, even if it does not answer any more.
+pub fn is_mounted(place: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let parent = place.parent().and_then(|parent| parent.canonicalize().ok());
+    let place = parent.zip(place.file_name()).map_or(place.to_owned(), |(parent, name)| parent.join(name));
+    parse_mounts(&table).iter().any(|(_, one)| *one == place)
+}
+
 fn parse_mounts(table: &str) -> Vec<(String, PathBuf)> {
     let entry = |line: &str| {
         let mut fields = line.split(' ').skip(2);

@@ -86,12 +86,13 @@ fn run(options: &Options) -> Result<(), Error> {
         Some(path) => Journal::open(path, &commit, &options.sizes())?,
         None => Journal::default(),
     };
-    schedule::run(options, &file_systems, &mut journal)?;
+    let ran = schedule::run(options, &file_systems, &mut journal);
+    // What was measured before an error is kept.
     let results = Results::new(options, &file_system::all(options)?, commit, journal.entries);
     let path = report::json::store(&results)?;
     present(options, &results)?;
     println!("stored in {}", path.display());
-    Ok(())
+    ran
 }
 
 /// Prints the table, and writes the report.

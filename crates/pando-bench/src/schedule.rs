@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bare;
 use crate::device::{Device, Traffic};
-use crate::error::{Error, at};
+use crate::error::Error;
 use crate::file_system::FileSystem;
 use crate::journal::{Entry, Journal, Outcome};
 use crate::options::Options;
@@ -30,8 +30,8 @@ struct Turn<'a> {
     rows: Vec<&'static Row>,
 }
 
-/// Runs everything that was asked for and is not in the journal yet. A row that fails is reported and left out, the
-/// others go on.
+/// Runs everything that was asked for and is not in the journal yet. A row that fails, or whose volume cannot be made, is
+/// reported and left out, the others go on. An error is one after which nothing can go on.
 pub fn run(options: &Options, file_systems: &[FileSystem], journal: &mut Journal) -> Result<(), Error> {
     tell_what_is_left_out(options);
     let turns = turns(options, file_systems, journal);
@@ -119,7 +119,6 @@ fn run_turn(
     let which =
         if options.trace { "traced".to_owned() } else { format!("round {round} of {}", options.rounds) };
     bar.suspend(|| eprintln!("{}, {which}: {}", group.name, file_system.name));
-    bar.set_message(format!("{}: making the volume", file_system.name));
     let device = if options.on.is_some() { None } else { Some(Device::attach(options)?) };
     let root = match &options.on {
         Some(directory) => directory.join("pando-bench"),
@@ -132,11 +131,16 @@ fn run_turn(
         image: device.as_ref().and_then(|device| device.image.clone()),
         root,
     };
-    volume.make()?;
+    let mut is_made = false;
     for row in &turn.rows {
         bar.set_message(format!("{}: {}", file_system.name, row.name));
         let begin = Instant::now();
-        let Answer { outcome, traffic, trace } = in_own_process(&volume, row)?;
+        // A row that fails may leave a part of what later ones would take for the whole: those have a new volume.
+        let made = if is_made { Ok(()) } else { volume.make() };
+        let answer = made.and_then(|()| in_own_process(&volume, row));
+        let Answer { outcome, traffic, trace } =
+            answer.unwrap_or_else(|error| Answer::failed(error.to_string()));
+        is_made = matches!(outcome, Outcome::Measured(_));
         let seconds = begin.elapsed().as_secs_f64();
         bar.suspend(|| say(row, &outcome, trace.as_ref(), seconds));
         bar.inc(1);
@@ -150,10 +154,10 @@ fn run_turn(
             seconds,
         })?;
     }
-    if options.on.is_some() {
-        return at("cannot remove", &volume.root, std::fs::remove_dir_all(&volume.root));
+    if is_made && let Err(error) = volume.let_go() {
+        bar.suspend(|| eprintln!("  {}: {error}", file_system.name));
     }
-    volume.umount()
+    volume.clear()
 }
 
 fn say(row: &Row, outcome: &Outcome, trace: Option<&Summary>, seconds: f64) {
@@ -256,5 +260,58 @@ fn measure(row: &Row, volume: &Volume) -> Answer {
         }
         Ok(measurement) => Answer { outcome: Outcome::Measured(measurement), traffic, trace },
         Err(error) => Answer::failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    /// Runs rows in a directory, where all fail: the program that is tested has no processes for them. What became of each.
+    fn outcomes(directory: &std::path::Path, file_systems: &[FileSystem]) -> Vec<(String, String, Outcome)> {
+        let on = directory.display().to_string();
+        let options = Options::parse_from(["pando-bench", "--on", &on, "--rows", "cold-read,random-4k"]);
+        let mut journal = Journal::default();
+        run(&options, file_systems, &mut journal).unwrap();
+        let outcome = |entry: Entry| (entry.file_system, entry.row, entry.outcome);
+        journal.entries.into_iter().map(outcome).collect()
+    }
+
+    #[test]
+    fn a_row_that_failed_leaves_the_next_one_a_new_volume() {
+        let directory = tempfile::tempdir().unwrap();
+        let made = directory.path().join("made");
+        let append = "dd if=/dev/zero bs=1 count=1 oflag=append conv=notrunc status=none";
+        let format = format!("mkdir MOUNTPOINT/large && {append} of={}", made.display());
+        let outcomes = outcomes(directory.path(), &[FileSystem { format, ..FileSystem::directory() }]);
+        let processes_ended = outcomes.iter().all(|(_, _, outcome)| {
+            matches!(outcome, Outcome::Failed(why) if why.starts_with("its process ended with"))
+        });
+        assert!(outcomes.len() == 2 && processes_ended, "{outcomes:?}");
+        assert_eq!(std::fs::metadata(made).unwrap().len(), 2, "a volume for each row");
+        assert!(!directory.path().join("pando-bench").exists());
+    }
+
+    #[test]
+    fn a_volume_that_cannot_be_made_is_a_failure_of_its_rows() {
+        let directory = tempfile::tempdir().unwrap();
+        let named = |name: &str, format: &str| FileSystem {
+            name: name.to_owned(),
+            format: format.to_owned(),
+            ..FileSystem::default()
+        };
+        let outcomes = outcomes(directory.path(), &[named("broken", "false"), named("other", "true")]);
+        let failed: Vec<_> = outcomes
+            .iter()
+            .map(|(file_system, row, outcome)| {
+                let of_the_format = matches!(outcome, Outcome::Failed(why) if why.starts_with("'false': "));
+                (file_system.as_str(), row.as_str(), of_the_format)
+            })
+            .collect();
+        let rows = [("broken", true), ("other", false)].into_iter().flat_map(|(name, of_the_format)| {
+            ["cold-read", "random-4k"].map(|row| (name, row, of_the_format))
+        });
+        assert_eq!(failed, rows.collect::<Vec<_>>());
     }
 }

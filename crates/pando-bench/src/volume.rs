@@ -1,7 +1,6 @@
 //! A file system that is mounted, as the loads see it.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,9 +10,13 @@ use crate::command;
 use crate::device;
 use crate::error::{Error, at};
 use crate::file_system::FileSystem;
+use crate::first_process;
 use crate::memory;
 use crate::options::Options;
 use crate::trace::round;
+
+/// For a mount to be there, and for broken off loads to let go of their files.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where a load runs, and all that it may know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,7 +34,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Formats and mounts.
+    /// Formats and mounts; what was mounted there is unmounted, and what was in a directory is gone.
     pub fn make(&self) -> Result<(), Error> {
         self.make_by(&self.file_system.format)
     }
@@ -43,6 +46,7 @@ impl Volume {
     }
 
     fn make_by(&self, format: &str) -> Result<(), Error> {
+        self.clear()?;
         at("cannot create", &self.root, fs::create_dir_all(&self.root))?;
         self.command(format)?;
         // A run that is counted lets file systems discard, which makes holes all the time.
@@ -61,12 +65,33 @@ impl Volume {
             mount.push_str(&self.file_system.without_discards);
         }
         self.command(&mount)?;
+        // Loads would write into the directory below.
+        if !mount.is_empty() && !first_process::is_mounted(&self.root) {
+            return Err(self.has_mounted_nothing());
+        }
         if self.options.trace { round::note(&self.root) } else { Ok(()) }
     }
 
     /// Returns when everything is on the device.
     pub fn umount(&self) -> Result<(), Error> {
         self.command(&self.file_system.umount)
+    }
+
+    /// Leaves nothing mounted, whatever became of the rows before, and nothing in a directory that was given.
+    pub fn clear(&self) -> Result<(), Error> {
+        let begin = Instant::now();
+        while first_process::is_mounted(&self.root) {
+            let unmounted = self.umount();
+            if begin.elapsed() > PATIENCE {
+                let stays = || Error::Program(format!("'{}' has unmounted nothing", self.file_system.umount));
+                return unmounted.and(Err(stays()));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if self.options.on.is_some() && self.root.exists() {
+            at("cannot remove", &self.root, fs::remove_dir_all(&self.root))?;
+        }
+        Ok(())
     }
 
     fn command(&self, text: &str) -> Result<(), Error> {
@@ -89,16 +114,18 @@ impl Volume {
 
     /// Until something is mounted: a program that serves in the foreground says nothing when it begins.
     fn wait_for_mount(&self) -> Result<(), Error> {
-        let device_of = |path: &Path| Ok(at("cannot look at", path, fs::metadata(path))?.dev());
-        let parent = self.root.parent().unwrap_or(&self.root);
         let begin = Instant::now();
-        while device_of(&self.root)? == device_of(parent)? {
-            if begin.elapsed() > Duration::from_secs(60) {
-                return Err(Error::Program(format!("'{}' has mounted nothing", self.file_system.mount)));
+        while !first_process::is_mounted(&self.root) {
+            if begin.elapsed() > PATIENCE {
+                return Err(self.has_mounted_nothing());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
+    }
+
+    fn has_mounted_nothing(&self) -> Error {
+        Error::Program(format!("'{}' has mounted nothing", self.file_system.mount))
     }
 
     /// Nothing of the file system stays in memory, neither in the kernel nor in a daemon. In a directory that was given

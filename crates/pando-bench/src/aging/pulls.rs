@@ -43,7 +43,7 @@ pub fn tree(volume: &Volume) -> PathBuf {
     volume.root.join("pulled")
 }
 
-/// Ages by pulls alone, unless an earlier row of the group has, or a directory has been left in one that was given.
+/// Ages by pulls alone, unless an earlier row of the group has.
 pub fn ensure(volume: &Volume) -> Result<(), Error> {
     if tree(volume).exists() {
         return Ok(());

@@ -27,7 +27,6 @@ pub fn toku(volume: &Volume) -> Result<Measurement, Error> {
     for percent in COUNTS_PERCENT {
         let files = (volume.options.many_files * percent / 100).max(1);
         let volume = Volume { options: Options { files, ..volume.options.clone() }, ..volume.clone() };
-        volume.umount()?;
         volume.make_for_many_files()?;
         let rate = toku::create(&volume)?.values.first().copied().unwrap_or_default();
         points.push((files as f64, rate));
