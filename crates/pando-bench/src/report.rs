@@ -99,22 +99,32 @@ impl Results {
         entries.map(|entry| &entry.outcome).collect()
     }
 
+    /// None if a round has failed: the others would be a choice.
     fn measurements(&self, row: &str, column: &str) -> Vec<&Measurement> {
         let outcomes = self.of(row, column).into_iter();
-        let measured = outcomes.filter_map(|outcome| match outcome {
+        let measured = outcomes.map(|outcome| match outcome {
             Outcome::Measured(measurement) => Some(measurement),
-            _ => None,
+            Outcome::Failed(_) => None,
         });
-        measured.collect()
+        measured.collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// The values of a line, one a round.
+    /// In how many of its rounds a row was measured on a file system, in words; nothing if in all.
+    pub fn rounds(&self, row: &str, column: &str) -> Option<String> {
+        let columns = self.columns.iter().chain(&self.ablations);
+        let all = columns.map(|column| self.of(row, &column.name).len()).max()?;
+        let outcomes = self.of(row, column).into_iter();
+        let measured = outcomes.filter(|outcome| matches!(outcome, Outcome::Measured(_))).count();
+        (all > 1 && measured < all).then(|| format!("{measured} of {all} rounds"))
+    }
+
+    /// The values of a line, one a round; none if a round has failed.
     pub fn values(&self, line: &str, column: &str) -> Vec<f64> {
         let Some((row, index)) = place(line) else { return Vec::new() };
         self.measurements(row.name, column).iter().filter_map(|one| one.values.get(index).copied()).collect()
     }
 
-    /// The median over the rounds, if there is any.
+    /// The median over the rounds, if there is any and none has failed.
     pub fn median(&self, line: &str, column: &str) -> Option<f64> {
         let values = self.values(line, column);
         if values.is_empty() { None } else { Some(median(&values)) }

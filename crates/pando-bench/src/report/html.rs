@@ -7,7 +7,7 @@ use super::statistics::range;
 use super::table::{number, series_names};
 use super::{Results, ablations, device, goals, plot};
 use crate::error::Error;
-use crate::row::{Better, Line};
+use crate::row::{Better, Line, Row};
 
 const GREEN: f64 = 0.85;
 const RED: f64 = 0.3;
@@ -91,8 +91,7 @@ fn table(results: &Results, page: &mut String) {
         for line in row.lines {
             put!(page, "<tr><td>{}</td>", line.name);
             for column in &results.columns {
-                let failed = results.failure(row.name, &column.name).is_some();
-                put!(page, "{}", cell(results, line, &column.name, failed));
+                put!(page, "{}", cell(results, row, line, &column.name));
             }
             let arrow = if line.better == Better::More { "\u{2191}" } else { "\u{2193}" };
             let peer = results.best_peer(line).map_or("", |(name, _)| name);
@@ -114,8 +113,8 @@ fn class(share: Option<f64>) -> &'static str {
     }
 }
 
-fn cell(results: &Results, line: &Line, column: &str, failed: bool) -> String {
-    if failed {
+fn cell(results: &Results, row: &Row, line: &Line, column: &str) -> String {
+    if results.failure(row.name, column).is_some() {
         return "<td class=\"bad\">FAILED</td>".to_owned();
     }
     let Some(median) = results.median(line.name, column) else {
@@ -126,8 +125,10 @@ fn cell(results: &Results, line: &Line, column: &str, failed: bool) -> String {
         _ if values.len() < 2 => String::new(),
         (least, most) => format!("<small>{} to {}</small>", number(least), number(most)),
     };
+    let rounds = results.rounds(row.name, column);
+    let rounds = rounds.map_or(String::new(), |rounds| format!("<small>{rounds}</small>"));
     let class = class(results.share_of_best(line, column));
-    format!("<td class=\"{class}\">{}{spread}</td>", number(median))
+    format!("<td class=\"{class}\">{}{spread}{rounds}</td>", number(median))
 }
 
 fn plots(results: &Results, page: &mut String) -> Result<(), Error> {
@@ -234,7 +235,8 @@ fn text_class(head: &str) -> &'static str {
 fn failures(results: &Results, page: &mut String) {
     let mut list = String::new();
     for (row, column, why) in results.failures() {
-        put!(list, "<li>{row} on {}: {}</li>", escaped(column), escaped(why));
+        let rounds = results.rounds(row, column).map_or(String::new(), |rounds| format!(", {rounds}"));
+        put!(list, "<li>{row} on {}{rounds}: {}</li>", escaped(column), escaped(why));
     }
     if !list.is_empty() {
         put!(page, "<h2>What failed</h2><ul>{list}</ul>");

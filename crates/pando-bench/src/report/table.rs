@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::Results;
 use super::device;
 use super::statistics::range;
+use super::{Column, Results};
 use crate::row::Line;
 
 /// One line for each line of the rows that were run, then series, then the reasons of what failed.
@@ -29,7 +29,8 @@ pub fn render(results: &Results) -> String {
     }
     text.push_str(&counted(results));
     for (row, column, why) in results.failures() {
-        writeln!(text, "{row} on {column}: {why}").expect("a String takes all that is written to it");
+        let rounds = results.rounds(row, column).map_or(String::new(), |rounds| format!(", {rounds}"));
+        writeln!(text, "{row} on {column}{rounds}: {why}").expect("a String takes all that is written to it");
     }
     text
 }
@@ -79,16 +80,17 @@ fn values(results: &Results, row: &str, line: &Line) -> Vec<String> {
 
 fn spread(results: &Results) -> Vec<Vec<String>> {
     let mut table = Vec::new();
-    for line in results.rows().flat_map(|row| row.lines) {
-        let values: Vec<_> =
-            results.columns.iter().map(|column| results.values(line.name, &column.name)).collect();
-        if values.iter().any(|values| values.len() > 1) {
-            let cell = |values: &Vec<f64>| match range(values) {
-                _ if values.is_empty() => "-".to_owned(),
-                (least, most) => format!("{}-{}", number(least), number(most)),
-            };
+    for (row, line) in results.rows().flat_map(|row| row.lines.iter().map(move |line| (row, line))) {
+        let values = |column: &Column| results.values(line.name, &column.name);
+        if results.columns.iter().any(|column| values(column).len() > 1) {
+            let cell =
+                |column: &Column| match (range(&values(column)), results.rounds(row.name, &column.name)) {
+                    _ if values(column).is_empty() => "-".to_owned(),
+                    ((least, most), None) => format!("{}-{}", number(least), number(most)),
+                    ((least, most), Some(rounds)) => format!("{}-{}, {rounds}", number(least), number(most)),
+                };
             let mut cells = vec![line.name.to_owned()];
-            cells.extend(values.iter().map(cell));
+            cells.extend(results.columns.iter().map(cell));
             table.push(cells);
         }
     }

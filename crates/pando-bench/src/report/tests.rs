@@ -116,6 +116,22 @@ fn a_row_that_failed_in_a_round_reaches_nothing() {
     results.entries[1].outcome = Outcome::Failed("it broke".to_owned());
     let text = goals::render(&results);
     assert!(text.contains("every row at least 0.85 of the best peer: 1 of 2 rows; not rm 0.00"), "{text}");
+    let is_of_rm = |line: &str| line.starts_with("reached") && line.contains(" rm ");
+    assert!(!text.lines().any(is_of_rm), "{text}");
+    assert_eq!(results.ratio(line("rm")), None);
+    assert!(table::render(&results).contains("rm on pandofs, 1 of 2 rounds: it broke"));
+    assert!(html::render(&results).unwrap().contains("rm on pandofs, 1 of 2 rounds: it broke"));
+}
+
+/// As in a run that was broken off.
+#[test]
+fn rounds_that_are_missing_are_told() {
+    let results = results(&[("rm", "pandofs", &[20.0, 22.0, 24.0]), ("rm", "ext4", &[10.0, 12.0])]);
+    assert_eq!(results.ratio(line("rm")), Some(2.0));
+    let (table, page) = (table::render(&results), html::render(&results).unwrap());
+    assert!(table.contains("20.0-24.0  10.0-12.0, 2 of 3 rounds"), "{table}");
+    assert!(page.contains("<small>10.0 to 12.0</small><small>2 of 3 rounds</small>"), "{page}");
+    assert!(!page.contains("22.0<small>20.0 to 24.0</small><small>"), "{page}");
 }
 
 #[test]
