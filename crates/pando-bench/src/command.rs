@@ -1,11 +1,12 @@
 //! Programs that are run and must end well: commands of file systems, written as text, and those of the loads.
 
 use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::error::Error;
+use crate::error::{Error, at};
 
 /// Runs a command given as text: words between spaces, several commands between `&&`. A word, or a part of it between
 /// slashes, that is the name of one of `places` stands for that path. `NAME=PROGRAM` as the first word runs the program
@@ -118,6 +119,16 @@ fn command<S: AsRef<OsStr>>(words: &[S]) -> Option<Command> {
 /// Whether a program or example of this name was built together with this one.
 pub fn is_built(program: &str) -> bool {
     beside(program).is_some()
+}
+
+/// Of this program, and of those of ours that it starts.
+pub fn checksum() -> Result<String, Error> {
+    let own = std::env::current_exe().map_err(|error| Error::Program(format!("no program: {error}")))?;
+    let mut hasher = DefaultHasher::new();
+    for path in [Some(own), beside("pando"), beside("floor")].into_iter().flatten() {
+        hasher.write(&at("cannot read", &path, std::fs::read(&path))?);
+    }
+    Ok(format!("{:016x}", hasher.finish()))
 }
 
 /// The program or example of this name that was built together with this one.

@@ -1,14 +1,19 @@
 //! What has been measured so far, one line of JSON for each row that was run. With --resume it is kept in a file, from
 //! which a run that was broken off goes on, and to which another run can add rows and file systems.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::command;
 use crate::device::Traffic;
 use crate::error::{Error, at};
+use crate::file_system::FileSystem;
+use crate::options::Options;
+use crate::report::json::Machine;
 use crate::row::Measurement;
 use crate::trace::summary::Summary;
 
@@ -43,10 +48,51 @@ pub struct Entry {
 }
 
 /// The first line of a file: results under different conditions must not be mixed.
-#[derive(PartialEq, Serialize, Deserialize)]
-struct Head {
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Conditions {
     commit: String,
     sizes: String,
+    /// A checksum: the commit is that of the directory, and says nothing of changes on top of it.
+    programs: String,
+    /// The device or the directory that was given.
+    given: Option<PathBuf>,
+    storage: String,
+    kernel: String,
+    fuse_uring: String,
+    /// Commands by name. A run that goes on may add some.
+    file_systems: BTreeMap<String, String>,
+}
+
+impl Conditions {
+    /// Those of this run.
+    pub fn new(options: &Options, commit: &str, file_systems: &[FileSystem]) -> Result<Conditions, Error> {
+        let machine = Machine::this(options.on.as_ref().unwrap_or(&options.directory));
+        let commands = |one: &FileSystem| {
+            let commands = [one.format.as_str(), &one.mount, &one.umount].join(";");
+            (one.name.clone(), commands)
+        };
+        Ok(Conditions {
+            commit: commit.to_owned(),
+            sizes: options.sizes(),
+            programs: command::checksum()?,
+            given: options.device.clone().or(options.on.clone()),
+            storage: machine.storage,
+            kernel: machine.kernel,
+            fuse_uring: machine.fuse_uring,
+            file_systems: file_systems.iter().map(commands).collect(),
+        })
+    }
+
+    /// Together with those of the run that this one goes on with; None if they differ.
+    fn after(&self, earlier: &Conditions) -> Option<Conditions> {
+        let mut both = Conditions { file_systems: earlier.file_systems.clone(), ..self.clone() };
+        let is_the_same = both == *earlier;
+        both.file_systems.extend(self.file_systems.clone());
+        let is_kept =
+            earlier.file_systems.iter().all(|(name, commands)| both.file_systems[name] == *commands);
+        (is_the_same && is_kept).then_some(both)
+    }
 }
 
 /// All entries of a run.
@@ -59,8 +105,7 @@ pub struct Journal {
 
 impl Journal {
     /// One that is kept in this file, with what is in it already.
-    pub fn open(path: &Path, commit: &str, sizes: &str) -> Result<Journal, Error> {
-        let head = Head { commit: commit.to_owned(), sizes: sizes.to_owned() };
+    pub fn open(path: &Path, mut conditions: Conditions) -> Result<Journal, Error> {
         let text =
             if path.exists() { at("cannot read", path, fs::read_to_string(path))? } else { String::new() };
         let mut journal = Journal::default();
@@ -70,15 +115,23 @@ impl Journal {
             let wrong = |_| Error::Usage(format!("{}:{}: this is no entry", path.display(), number + 1));
             if number > 0 {
                 journal.add(serde_json::from_str(line).map_err(wrong)?)?;
-            } else if serde_json::from_str::<Head>(line).map_err(wrong)? != head {
-                let path = path.display();
-                return Err(Error::Usage(format!("{path} is of another commit, or of other sizes: {line}")));
+                continue;
             }
+            let both = conditions.after(&serde_json::from_str(line).map_err(wrong)?);
+            conditions = both.ok_or_else(|| {
+                let path = path.display();
+                Error::Usage(format!("{path} was begun under other conditions: {line}"))
+            })?;
         }
-        let mut kept = serde_json::to_string(&head).expect("a head is text") + "\n";
+        let mut kept = serde_json::to_string(&conditions).expect("conditions are text") + "\n";
         whole.lines().skip(1).for_each(|line| kept.extend([line, "\n"]));
-        at("cannot write", path, fs::write(path, kept))?;
-        let file = at("cannot open", path, File::options().append(true).open(path))?;
+        // The only copy of hours of work is there until the new one is.
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
+        let new = PathBuf::from(new);
+        let mut file = at("cannot create", &new, File::create(&new))?;
+        at("cannot write", &new, file.write_all(kept.as_bytes()).and_then(|()| file.sync_all()))?;
+        at("cannot rename", &new, fs::rename(&new, path))?;
         journal.file = Some((file, path.to_owned()));
         Ok(journal)
     }
@@ -125,18 +178,34 @@ mod tests {
         }
     }
 
+    fn conditions() -> Conditions {
+        Conditions { commit: "c".to_owned(), sizes: "s".to_owned(), ..Conditions::default() }
+    }
+
+    #[test]
+    fn what_is_kept_is_never_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, same) = (directory.path().join("journal"), directory.path().join("same"));
+        drop(Journal::open(&path, conditions()).unwrap());
+        let text = fs::read(&path).unwrap();
+        fs::hard_link(&path, &same).unwrap();
+        let mut journal = Journal::open(&path, conditions()).unwrap();
+        journal.add(entry("rm", Outcome::Measured(Measurement::of(1.0)))).unwrap();
+        assert!(fs::read(&same).unwrap() == text && fs::read(&path).unwrap().len() > text.len());
+    }
+
     #[test]
     fn a_broken_off_run_goes_on_where_it_was() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
-        let mut journal = Journal::open(&path, "c", "s").unwrap();
+        let mut journal = Journal::open(&path, conditions()).unwrap();
         journal.add(entry("rm", Outcome::Measured(Measurement::of(1.0)))).unwrap();
         journal.add(entry("untar", Outcome::Failed("it broke".to_owned()))).unwrap();
         drop(journal);
         let mut text = fs::read_to_string(&path).unwrap();
         text.push_str("{\"row\":\"half");
         fs::write(&path, text).unwrap();
-        let mut journal = Journal::open(&path, "c", "s").unwrap();
+        let mut journal = Journal::open(&path, conditions()).unwrap();
         assert!(
             journal.has("rm", "ext4", 1) && !journal.has("rm", "ext4", 2) && !journal.has("rm", "xfs", 1)
         );
@@ -144,16 +213,33 @@ mod tests {
         journal.add(entry("untar", Outcome::Measured(Measurement::of(2.0)))).unwrap();
         assert_eq!(journal.entries.len(), 2);
         drop(journal);
-        assert!(Journal::open(&path, "c", "s").unwrap().has("untar", "ext4", 1));
+        assert!(Journal::open(&path, conditions()).unwrap().has("untar", "ext4", 1));
     }
 
     #[test]
     fn runs_under_other_conditions_are_kept_apart() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
-        drop(Journal::open(&path, "c", "s").unwrap());
-        assert!(Journal::open(&path, "c", "t").is_err() && Journal::open(&path, "d", "s").is_err());
+        drop(Journal::open(&path, conditions()).unwrap());
+        let variant = |options: &str| BTreeMap::from([("variant".to_owned(), options.to_owned())]);
+        let others = [
+            Conditions { commit: "d".to_owned(), ..conditions() },
+            Conditions { sizes: "t".to_owned(), ..conditions() },
+            Conditions { programs: "1".to_owned(), ..conditions() },
+            Conditions { given: Some("/dev/other".into()), ..conditions() },
+            Conditions { storage: "/dev/other ext4".to_owned(), ..conditions() },
+            Conditions { kernel: "6.19".to_owned(), ..conditions() },
+            Conditions { fuse_uring: "N".to_owned(), ..conditions() },
+            Conditions { file_systems: variant("cache=1G"), ..conditions() },
+        ];
+        // A file system that is added is one of the conditions from then on.
+        let added = Conditions { file_systems: variant("cache=2G"), ..conditions() };
+        assert!(Journal::open(&path, added.clone()).is_ok() && Journal::open(&path, conditions()).is_ok());
+        for other in others {
+            assert!(Journal::open(&path, other.clone()).is_err(), "{other:?}");
+        }
+        assert!(Journal::open(&path, added).is_ok());
         fs::write(&path, "rubbish\n").unwrap();
-        assert!(Journal::open(&path, "c", "s").is_err());
+        assert!(Journal::open(&path, conditions()).is_err());
     }
 }

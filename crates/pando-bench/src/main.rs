@@ -35,7 +35,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::error::{Error, at};
-use crate::journal::Journal;
+use crate::journal::{Conditions, Journal};
 use crate::options::Options;
 use crate::report::Results;
 
@@ -83,7 +83,7 @@ fn run(options: &Options) -> Result<(), Error> {
     }
     let commit = report::json::commit();
     let mut journal = match &options.resume {
-        Some(path) => Journal::open(path, &commit, &options.sizes())?,
+        Some(path) => Journal::open(path, Conditions::new(options, &commit, &file_systems)?)?,
         None => Journal::default(),
     };
     let ran = schedule::run(options, &file_systems, &mut journal);
