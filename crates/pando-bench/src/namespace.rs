@@ -135,7 +135,7 @@ pub const SCAN: &[Row] = &[
 /// Clones of clones.
 pub const CLONE_ROUNDS: &[Row] = &[Row {
     name: "clone-rounds",
-    what: "8 directories of 8 files of 4 MiB: clone the last clone, write 16 bytes to each file, sync, grep cold; medians of 9 rounds",
+    what: "8 directories of 8 files of 4 MiB: clone the last clone, sync, write 16 bytes to each file, sync, grep cold; medians of 9 rounds",
     short: false,
     needs: Needs::Clone,
     lines: &[
