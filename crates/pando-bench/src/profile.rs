@@ -1,7 +1,8 @@
 //! Emulated devices: limits of the kernel's block controller, so that results are comparable on machines whose disks are not.
 //!
 //! With cgroup v2 the limits are those of the group that the run is in (`io.max`); in the topmost group, which can have none, it makes
-//! one for itself. What the kernel does for nobody in particular, such as ext4's
+//! one for itself. The kernel writes a page back on account of the group that the page's memory is counted for, so memory must be
+//! counted by group there, too. What the kernel does for nobody in particular, such as ext4's
 //! journal, is in no group that could be limited and goes unlimited there. With the older `blkio` controller the limits are those of the root
 //! group, and hold for everything on the device.
 
@@ -97,10 +98,11 @@ impl Controller {
         group(&mounts, &own).and_then(Controller::of_group).or(root.map(Controller::Root))
     }
 
-    /// None where the group is not offered the io controller.
+    /// None where the group is not offered the controllers of requests and of the memory whose pages are written back.
     fn of_group(group: PathBuf) -> Option<Controller> {
         let offered = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
-        if !offered.split_whitespace().any(|name| name == "io") {
+        let is_offered = |controller| offered.split_whitespace().any(|name| name == controller);
+        if !(is_offered("io") && is_offered("memory")) {
             return None;
         }
         Some(if group.join(LIMITS).exists() { Controller::Group(group) } else { Controller::Top(group) })
@@ -134,14 +136,14 @@ pub fn enter(profile: Profile) -> Result<(), Error> {
     }
     match Controller::of_this_machine() {
         None => Err(Error::Usage(format!(
-            "--profile {} needs cgroups that limit a device's requests, and this machine has neither the io controller of \
-             cgroup v2 nor the older blkio controller",
+            "--profile {} needs cgroups that limit a device's requests, and this machine has neither the io and memory \
+             controllers of cgroup v2 nor the older blkio controller",
             profile.name()
         ))),
         Some(Controller::Root(_) | Controller::Group(_)) => Ok(()),
         Some(Controller::Top(parent)) => {
             let (own, control) = (parent.join(GROUP), parent.join("cgroup.subtree_control"));
-            at("cannot pass the io controller on by", &control, fs::write(&control, "+io"))?;
+            at("cannot pass controllers on by", &control, fs::write(&control, "+io +memory"))?;
             if !own.exists() {
                 at("cannot create", &own, fs::create_dir(&own))?;
             }
@@ -224,8 +226,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let group = directory.path().to_owned();
         assert_eq!(Controller::of_group(group.clone()), None);
-        fs::write(group.join("cgroup.controllers"), "cpu iocost memory\n").unwrap();
-        assert_eq!(Controller::of_group(group.clone()), None);
+        for too_few in ["cpu iocost memory\n", "cpu io\n"] {
+            fs::write(group.join("cgroup.controllers"), too_few).unwrap();
+            assert_eq!(Controller::of_group(group.clone()), None);
+        }
         fs::write(group.join("cgroup.controllers"), "cpu io memory\n").unwrap();
         assert_eq!(Controller::of_group(group.clone()), Some(Controller::Top(group.clone())));
         fs::write(group.join(LIMITS), "").unwrap();
