@@ -15,7 +15,7 @@ use crate::checkpoint::Occasion;
 use crate::log::batch::Record;
 use crate::spinning;
 use crate::volume::Volume;
-use crate::{Batch, Error, Result};
+use crate::{Batch, Error, Miss, Result};
 
 /// True for the operations that take the way of [`Volume::inject_cloning`].
 fn clones(operation: &Operation) -> bool {
@@ -120,14 +120,7 @@ impl Volume {
     /// Applies a record that the log had.
     pub(crate) fn replay_record(&self, lsn: Lsn, operations: &[Operation]) -> Result<()> {
         if operations.iter().any(clones) {
-            return self.waiting(|| {
-                let _tokens = Tokens::wait(self);
-                let mut sequencer = self.sequencer.lock();
-                let plans = self.plan(operations, None)?;
-                self.inject_cloning(operations, plans, lsn);
-                *sequencer = lsn;
-                Ok(())
-            });
+            return self.replay_cloning(lsn, operations);
         }
         let mut sequencer = self.sequencer.lock();
         for (sub, operation) in (0..).zip(operations) {
@@ -135,6 +128,32 @@ impl Volume {
         }
         *sequencer = lsn;
         Ok(())
+    }
+
+    /// The same of one that moves or clones ranges. What was in memory when it was first applied may have become unreadable since: it is
+    /// moved or cloned unread.
+    fn replay_cloning(&self, lsn: Lsn, operations: &[Operation]) -> Result<()> {
+        let mut lost = Vec::new();
+        loop {
+            let miss = {
+                let _tokens = Tokens::wait(self);
+                let mut sequencer = self.sequencer.lock();
+                match self.plan(operations, None, &lost) {
+                    Ok(plans) => {
+                        self.inject_cloning(operations, plans, lsn);
+                        *sequencer = lsn;
+                        return Ok(());
+                    }
+                    Err(Error::Miss(miss)) => miss,
+                    Err(error) => return Err(error),
+                }
+            };
+            self.stats.misses.fetch_add(1, Ordering::Relaxed);
+            match self.fetch(miss) {
+                Err(error) if error.is_unreadable() => lost.push(miss),
+                done => done?,
+            }
+        }
     }
 
     /// Keeps memory within its budget between two records of a replay.
@@ -192,7 +211,7 @@ impl Volume {
                 continue;
             }
             let plans = match large {
-                Some(large) => self.plan(operations, Some(large))?,
+                Some(large) => self.plan(operations, Some(large), &[])?,
                 None => match self.plan_copies(operations, self.blocks_max(terms.reclaims))? {
                     Ok(plans) => plans,
                     Err(_) if terms.copies_only => return Err(Error::NotCopied),
@@ -236,15 +255,19 @@ impl Volume {
     }
 
     /// What the moves and clones among the operations come down to, in their order, copies of few bytes or gotos. One of them may be known to
-    /// be large.
-    fn plan(&self, operations: &[Operation], large: Option<usize>) -> Result<Vec<Plan>> {
+    /// be large. What is `lost` cannot be read, and nothing that needs it is copied.
+    fn plan(&self, operations: &[Operation], large: Option<usize>, lost: &[Miss]) -> Result<Vec<Plan>> {
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
             if let Some((tree, from, to)) = range_of(operation) {
-                let copy = if large == Some(index) { None } else { self.plan_copy(tree, from, to, 0)? };
+                let copy = if large == Some(index) { Ok(None) } else { self.plan_copy(tree, from, to, 0) };
+                let copy = match copy {
+                    Err(Error::Miss(miss)) if lost.contains(&miss) => None,
+                    copy => copy?,
+                };
                 plans.push(match copy {
                     Some(plan) => plan,
-                    None => self.plan_gotos(tree, from, to)?,
+                    None => self.plan_gotos(tree, from, to, lost)?,
                 });
             }
         }
@@ -300,19 +323,6 @@ impl Volume {
         self.settle(held, []);
         // What has moved left a delete, and what was cloned may hold some.
         self.deletes_wait.store(true, Ordering::Release);
-    }
-
-    /// Runs a query until nothing it needs is missing.
-    pub(crate) fn waiting<T>(&self, mut query: impl FnMut() -> Result<T>) -> Result<T> {
-        loop {
-            match query() {
-                Err(Error::Miss(miss)) => {
-                    self.stats.misses.fetch_add(1, Ordering::Relaxed);
-                    self.fetch(miss)?;
-                }
-                other => return other,
-            }
-        }
     }
 
     /// SP-1: lets a change through only if the space holds it beside everything that is still to be written. Where a

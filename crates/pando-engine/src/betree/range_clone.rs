@@ -74,10 +74,11 @@ impl Plan {
 }
 
 impl Volume {
-    /// How the keys below `from` come below `to` by gotos, or [`Error::Miss`]. The caller holds the sequencer and the maintenance token.
-    pub(crate) fn plan_gotos(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Plan> {
+    /// How the keys below `from` come below `to` by gotos, or [`Error::Miss`]. What is `lost` cannot be read. The caller holds the sequencer and
+    /// the maintenance token.
+    pub(crate) fn plan_gotos(&self, tree: Tree, from: &Bytes, to: &Bytes, lost: &[Miss]) -> Result<Plan> {
         loop {
-            if let Some(way) = self.gotos(tree, from, to)? {
+            if let Some(way) = self.gotos(tree, from, to, lost)? {
                 return Ok(Plan { tree, to: to.clone(), way });
             }
             // Too much waits in the root, which cannot be named from within itself (BT-3).
@@ -180,9 +181,9 @@ impl Volume {
         Ok(Some(Plan { tree, to: to.clone(), way: Way::Copy(entries) }))
     }
 
-    /// Descends as far as one node holds all of the range and few messages would have to come along. `None` if that is not even
+    /// Descends as far as one node holds all of the range, few messages would have to come along, and nothing is lost. `None` if that is not even
     /// past the root.
-    fn gotos(&self, tree: Tree, from: &Bytes, to: &Bytes) -> Result<Option<Way>> {
+    fn gotos(&self, tree: Tree, from: &Bytes, to: &Bytes, lost: &[Miss]) -> Result<Option<Way>> {
         let range = KeyRange::prefix(from.clone());
         let carried_max = match self.root(tree).wounds.lock().ranges.contains(&range) {
             true => CARRIED_AGAIN_MAX,
@@ -238,7 +239,11 @@ impl Volume {
             }
             let child = &interior.children[first];
             let Some(buffer) = child.buffer.get() else {
-                return Err(Error::Miss(Miss { node: node.id, part: Some(first as u32) }));
+                let miss = Miss { node: node.id, part: Some(first as u32) };
+                if lost.contains(&miss) {
+                    return Ok(Some(Way::Clone { gotos: here(&names), carried }));
+                }
+                return Err(Error::Miss(miss));
             };
             carried.push(Messages::of(buffer, &local, &names, from, to));
             let covering = buffer.gotos().iter().find(|goto| goto.range.covers(&local));
@@ -254,8 +259,12 @@ impl Volume {
                 let top = carried.last_mut().expect("it was just pushed");
                 top.gotos.clear();
             }
-            let next = self.cached(id)?;
             names = names.below(&local, strip as usize, prepend).ok_or_else(damaged)?;
+            // To name a node it need not be read.
+            if lost.contains(&Miss { node: id, part: None }) {
+                return Ok(Some(Way::Clone { gotos: vec![goto(&range, &names, id, height)], carried }));
+            }
+            let next = self.cached(id)?;
             expected = Some(height);
             is_root = false;
             drop(state);
