@@ -188,9 +188,11 @@ impl Check<'_> {
         let counts = counts && is_first;
         let node = match self.volume.node(id).and_then(|node| self.volume.load_all(&node).map(|()| node)) {
             Ok(node) => node,
-            Err(Error::Damaged { what }) => {
-                if is_first {
-                    self.report.problems.push(what);
+            Err(error) if error.is_unreadable() => {
+                match error {
+                    _ if !is_first => {}
+                    Error::Damaged { what } => self.report.problems.push(what),
+                    error => self.problem(id, &error.to_string()),
                 }
                 return Ok(());
             }

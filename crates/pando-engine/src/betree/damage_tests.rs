@@ -302,6 +302,28 @@ fn a_move_of_what_has_become_unreadable_is_replayed() {
     }
 }
 
+/// A check gave up at the first read that failed, and told nothing of what it had found.
+#[test]
+fn a_check_goes_on_behind_what_the_device_fails_to_read() {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for number in 0..260 {
+        put(&engine, number);
+        settle(&engine);
+    }
+    let edges: Vec<NodeId> =
+        root(&engine).state.read().interior().children.iter().map(|edge| edge.id).collect();
+    let [failing, flipped] = [edges[0], edges[1]];
+    engine.close().unwrap();
+    let mut bytes = device.to_bytes();
+    bytes[block_of(&engine, flipped, 2) as usize + 100] ^= 1;
+    let device = Rotten::new(bytes, vec![block_of(&engine, failing, 2)], true);
+    drop(engine);
+    let problems = Engine::open(device, manual()).unwrap().check(&mut |_, _| {}).unwrap().problems;
+    let [first, second] = &problems[..] else { panic!("{problems:?}") };
+    assert!(first.starts_with(&format!("node {}: cannot read", failing.0)), "{first}");
+    assert!(second.starts_with(&format!("node {} ", flipped.0)) && second.contains("checksum"), "{second}");
+}
+
 /// The edges to nothing of both trees would have waited for ever.
 #[test]
 fn nobody_gives_up_on_edges_to_nothing() {

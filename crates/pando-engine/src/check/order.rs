@@ -19,10 +19,10 @@ use bytes::Bytes;
 use pando_format::{KeyRange, Msn, NodeId};
 
 use super::Check;
+use crate::Result;
 use crate::betree::interior::Interior;
 use crate::betree::lifting::edge_prefix;
 use crate::betree::node::Body;
-use crate::{Error, Result};
 
 /// An edge behind which there is something, and what waits for it.
 pub(super) struct Edge {
@@ -186,11 +186,11 @@ impl Check<'_> {
         Ok(None)
     }
 
-    /// A node with all its parts, unless it is damaged, which has been said then.
+    /// A node with all its parts, unless it cannot be read, which has been said then.
     fn sound(&self, id: NodeId) -> Result<Option<crate::betree::node::NodeRef>> {
         match self.volume.node(id).and_then(|node| self.volume.load_all(&node).map(|()| node)) {
             Ok(node) => Ok(Some(node)),
-            Err(Error::Damaged { .. }) => Ok(None),
+            Err(error) if error.is_unreadable() => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -1,7 +1,7 @@
 //! `pando check`: verifies a whole volume.
 //!
 //! The volume is opened as for reading: its log is replayed in memory and nothing is written. Exit status 2 says that
-//! the check could not run to its end, and that nothing is known about what it did not reach.
+//! the check could not run to its end, and that nothing is known about what it did not reach; what it had found by then is listed.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,8 +45,10 @@ struct Findings {
     /// One sentence each.
     problems: Vec<String>,
     nodes: u64,
-    /// `None` if damage kept the name space from being walked to its end.
+    /// `None` if the name space could not be walked to its end.
     names: Option<Report>,
+    /// Why not, unless it was damage that is among the problems.
+    failure: Option<pando_fs::Error>,
 }
 
 /// Runs `pando check`.
@@ -55,13 +57,22 @@ pub fn run(args: &CheckArgs) -> Result<Status> {
     let progress = progress_bar();
     let findings = check(&volume, &progress);
     progress.finish_and_clear();
-    let findings = findings
-        .map_err(|error| Failure::new(format!("cannot check {} to the end: {error}", name(&args.path))))?;
+    let cut_short = |error: pando_fs::Error| {
+        Failure::new(format!("cannot check {} to the end: {error}", name(&args.path)))
+    };
+    let mut findings = findings.map_err(cut_short)?;
     volume.close()?;
-    let mut output = Output::new();
-    print(&mut output, args, &findings)?;
-    output.finish()?;
-    Ok(if findings.problems.is_empty() { Status::Success } else { Status::Problems })
+    let failure = findings.failure.take().map(cut_short);
+    if failure.is_none() || !findings.problems.is_empty() {
+        let mut output = Output::new();
+        print(&mut output, args, &findings)?;
+        output.finish()?;
+    }
+    match failure {
+        Some(failure) => Err(failure),
+        None if findings.problems.is_empty() => Ok(Status::Success),
+        None => Ok(Status::Problems),
+    }
 }
 
 /// First the structures: every byte of every node, the invariants of the trees, the block table. Then the name space on
@@ -71,7 +82,8 @@ fn check(volume: &Volume, progress: &ProgressBar) -> std::result::Result<Finding
         progress.set_length(all);
         progress.set_position(done);
     })?;
-    let mut findings = Findings { problems: structures.problems, nodes: structures.nodes, names: None };
+    let mut findings =
+        Findings { problems: structures.problems, nodes: structures.nodes, names: None, failure: None };
     progress.set_style(style("{spinner} {pos} inodes checked in {elapsed}, {per_sec}"));
     match pando_fs::check::check(volume.engine(), &mut |inodes| progress.set_position(inodes)) {
         Ok(report) => {
@@ -80,7 +92,7 @@ fn check(volume: &Volume, progress: &ProgressBar) -> std::result::Result<Finding
         }
         Err(pando_fs::Error::Engine(pando_engine::Error::Damaged { .. }))
             if !findings.problems.is_empty() => {}
-        Err(error) => return Err(error),
+        Err(error) => findings.failure = Some(error),
     }
     Ok(findings)
 }
@@ -98,7 +110,7 @@ fn style(template: &str) -> ProgressStyle {
 }
 
 fn print(output: &mut Output, args: &CheckArgs, findings: &Findings) -> Result<()> {
-    let Findings { problems, nodes, names } = findings;
+    let Findings { problems, nodes, names, .. } = findings;
     let path = name(&args.path);
     if args.json {
         return output.json(&json!({
