@@ -152,7 +152,7 @@ impl Volume {
             match self.compare_in(sides.each_ref(), &rest, &mut out) {
                 Ok(done) => rest.lower = done,
                 // As in a scan: what has been compared needs not be compared again.
-                Err(Error::Miss(_)) if rest != *range => break,
+                Err(_) if rest != *range => break,
                 Err(error) => return Err(error),
             }
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
-use pando_format::{Bound, KeyRange, Msn, NodeId, Tree, Xf};
+use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending, Tree, Xf};
 use parking_lot::Mutex;
 
 use super::interior::{Child, Interior};
@@ -322,6 +322,80 @@ fn a_check_goes_on_behind_what_the_device_fails_to_read() {
     let [first, second] = &problems[..] else { panic!("{problems:?}") };
     assert!(first.starts_with(&format!("node {}: cannot read", failing.0)), "{first}");
     assert!(second.starts_with(&format!("node {} ", flipped.0)) && second.contains("checksum"), "{second}");
+}
+
+/// A volume of so many keys on which a node has been written with other contents than any that come about.
+fn made_to_harm(keys: u32, node: fn(&Engine) -> NodeRef, change: impl FnOnce(&mut Node)) -> Engine {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for number in 0..keys {
+        put(&engine, number);
+        settle(&engine);
+    }
+    // Beside what is dirty the next one would bring something down.
+    engine.checkpoint().unwrap();
+    {
+        let (volume, node) = (engine.volume(), node(&engine));
+        let _gate = volume.gate.read_recursive();
+        let mut state = node.state.write();
+        volume.mark_dirty(&node, &mut state);
+        change(&mut state);
+        volume.account(&mut state);
+    }
+    engine.checkpoint().unwrap();
+    drop(engine);
+    Engine::open(device, manual()).unwrap()
+}
+
+const MSN: Msn = Msn { lsn: 1, sub: 0 };
+
+/// Whoever asked for a key behind it missed the node, and asked again, for ever.
+#[test]
+fn a_way_to_a_node_that_is_not_there_is_damage() {
+    let nowhere = NodeId(77_777);
+    let edge = |root: &mut Node| root.interior_mut().children[1].id = nowhere;
+    let goto = |root: &mut Node| {
+        let KeyRange { lower, upper } = KeyRange::all();
+        let xf = Xf { strip: 0, prepend: Bytes::new(), lower, upper };
+        let goto = Goto { range: KeyRange::prefix("key "), msn: MSN, target: nowhere, height: 0, xf };
+        let height = root.height;
+        root.interior_mut().push_goto(&goto, &KeyRange::all(), height);
+    };
+    let changes: [&dyn Fn(&mut Node); 2] = [&edge, &goto];
+    for change in changes {
+        let engine = made_to_harm(1000, root, change);
+        assert!(root(&engine).height > 1);
+        let behind = |number: &u32| root(&engine).state.read().interior().index_of(&key(*number)) == 1;
+        let answer = engine.get(TREE, &key((0..1000).find(behind).unwrap()));
+        let Err(Error::Damaged { what }) = answer else { panic!("{answer:?}") };
+        assert!(what.contains("no such node"), "{what}");
+    }
+}
+
+/// Such a key does not begin with what the edge lifts, and ended the process.
+#[test]
+fn a_message_outside_its_edge_is_damage() {
+    let engine = made_to_harm(450, root, |root| {
+        root.interior_mut().children[1].push("other".into(), MSN, Pending::Put(Bytes::new()));
+    });
+    assert!(root(&engine).state.read().interior().children[1].strip > 0);
+    let flushed = engine.volume().flush_child(&root(&engine), &KeyRange::all(), 1);
+    let Err(Error::Damaged { what }) = flushed else { panic!("{flushed:?}") };
+    assert!(what.contains("outside the bounds of its edge"), "{what}");
+}
+
+/// The same of a leaf that is split.
+#[test]
+fn a_key_outside_its_leaf_is_damage() {
+    let second = |engine: &Engine| {
+        let id = root(engine).state.read().interior().children[1].id;
+        engine.volume().node(id).unwrap()
+    };
+    let engine = made_to_harm(260, second, |leaf| {
+        leaf.leaf_mut().apply(&"!".into(), MSN, &Pending::Put(Bytes::new()), 2 << 10);
+    });
+    let split = engine.volume().split_child(&root(&engine), &KeyRange::all(), 1);
+    let Err(Error::Damaged { what }) = split else { panic!("{split:?}") };
+    assert!(what.contains("outside the bounds of its edge"), "{what}");
 }
 
 /// The edges to nothing of both trees would have waited for ever.

@@ -208,7 +208,7 @@ impl Volume {
                 &below,
                 above.interior().bounds_of(index, own),
                 &prefix,
-            )
+            )?
             .is_some()
             {
                 continue;
@@ -359,7 +359,7 @@ impl Volume {
         let below = child.state.read();
         let interior = above.interior();
         let (_, prefix) = interior.bounds_below(index, own)?;
-        Ok(missing_below(&interior.children[index], &below, interior.bounds_of(index, own), &prefix))
+        missing_below(&interior.children[index], &below, interior.bounds_of(index, own), &prefix)
     }
 
     /// Splits what is too large on the way to a key.
@@ -445,13 +445,23 @@ impl Volume {
 }
 
 /// The part of a node that an edge's messages need and that is not in memory. An interior node is needed whole.
-fn missing_below(edge: &Child, below: &Node, bounds: KeyRange, prefix: &[u8]) -> Option<u32> {
-    let Body::Leaf(leaf) = &below.body else { return below.missing_part() };
-    let buffer = edge.buffer.get()?;
+fn missing_below(edge: &Child, below: &Node, bounds: KeyRange, prefix: &[u8]) -> Result<Option<u32>> {
+    let buffer = edge.buffer.get();
+    // BT-2: such a key need not have the prefix that the edge lifts.
+    if buffer.is_some_and(|buffer| !buffer.keys_lie_inside(&bounds)) {
+        return Err(Error::damaged_node(
+            None,
+            edge.id,
+            "a message for it lies outside the bounds of its edge",
+        ));
+    }
+    let Body::Leaf(leaf) = &below.body else { return Ok(below.missing_part()) };
+    let Some(buffer) = buffer else { return Ok(None) };
     let ranges: Vec<_> = buffer
         .ranges()
         .iter()
         .map(|(range, _)| super::lifting::range_below(range, &bounds, prefix))
         .collect();
-    leaf.missing_for(&ranges, buffer.keyed().map(|(key, _, _)| &key[prefix.len()..])).map(|missing| missing.0)
+    let keys = buffer.keyed().map(|(key, _, _)| &key[prefix.len()..]);
+    Ok(leaf.missing_for(&ranges, keys).map(|missing| missing.0))
 }

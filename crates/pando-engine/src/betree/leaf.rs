@@ -211,6 +211,15 @@ impl Leaf {
         self.basements.len() > 1 && self.bytes() > node_bytes
     }
 
+    /// True if no key in memory lies outside of the leaf's bounds, or of its basement's.
+    pub(crate) fn lies_inside(&self, own: &KeyRange) -> bool {
+        self.basements.iter().enumerate().all(|(index, slot)| {
+            let bounds = self.range_of(index).intersection(own);
+            bounds.contains(&slot.first_key)
+                && slot.part.get().is_none_or(|basement| basement.lies_inside(&bounds))
+        })
+    }
+
     /// True if almost all messages of late went behind its last key.
     pub(crate) fn grown_at_end(&self) -> bool {
         self.applied > 8 && self.at_end >= self.applied - self.applied / 8

@@ -389,13 +389,18 @@ impl MessageBuffer {
         self.split_off(&range.lower)
     }
 
+    /// True if no keyed message lies outside of a range.
+    pub(crate) fn keys_lie_inside(&self, range: &KeyRange) -> bool {
+        let keys = [self.keyed.first_key_value(), self.keyed.last_key_value()];
+        keys.into_iter().flatten().all(|(key, _)| range.contains(key))
+    }
+
     /// True if no message reaches out of a range.
     pub(crate) fn lies_inside(&self, range: &KeyRange) -> bool {
-        let keys = [self.keyed.first_key_value(), self.keyed.last_key_value()];
         let fragments =
             [self.ranges.first(), self.ranges.last()].map(|end| end.map(|(fragment, _)| fragment));
         let gotos = [self.gotos.first(), self.gotos.last()].map(|end| end.map(|goto| &goto.range));
-        keys.into_iter().flatten().all(|(key, _)| range.contains(key))
+        self.keys_lie_inside(range)
             && fragments.into_iter().chain(gotos).flatten().all(|fragment| range.covers(fragment))
     }
 

@@ -98,7 +98,7 @@ impl Volume {
         Ok(Scan { entries: out.entries, rest })
     }
 
-    /// Collects pieces until enough has been, or something is missing, and gives what is left of the range; [`Error::Miss`] if that is all of it.
+    /// Collects pieces until enough has been, or something is missing or damaged, and gives what is left of the range; the error if that is all of it.
     pub(super) fn collect(
         &self,
         tree: Tree,
@@ -114,7 +114,7 @@ impl Volume {
                 Ok(Some(next)) => *near_end(&mut rest, out.direction) = next,
                 // What has been looked at already is an answer, even if nothing was there: a stretch of deleted keys
                 // may be longer than the cache, and a scan that began again at its start would never get through.
-                Err(Error::Miss(_)) if rest != *range => break,
+                Err(_) if rest != *range => break,
                 Err(error) => return Err(error),
             }
             out.pieces += 1;

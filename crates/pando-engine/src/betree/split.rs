@@ -53,10 +53,16 @@ impl Volume {
             {
                 return Err(error.clone());
             }
+            let bounds = above.interior().bounds_of(index, own);
+            let (own_below, prefix) = above.interior().bounds_below(index, own)?;
+            if let Body::Leaf(leaf) = &below.body
+                && !leaf.lies_inside(&own_below)
+            {
+                let what = "a key lies outside the bounds of its edge or of its basement node";
+                return Err(Error::damaged_node(Some(child.tree), child.id, what));
+            }
             self.mark_dirty(parent, &mut above);
             self.mark_dirty(&child, &mut below);
-            let bounds = above.interior().bounds_of(index, own);
-            let (_, prefix) = above.interior().bounds_below(index, own)?;
             let born = below.born;
             let height = below.height;
             let pieces: Pieces = match &mut below.body {

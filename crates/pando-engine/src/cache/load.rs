@@ -42,9 +42,14 @@ pub(super) struct Run<'a> {
 }
 
 impl Volume {
-    /// The node, or [`Error::Miss`].
+    /// The node, or [`Error::Miss`]. The caller holds the lock of a node that names it, so it is in the block table unless that is damaged:
+    /// who missed such a node would ask for it for ever.
     pub(crate) fn cached(&self, id: NodeId) -> Result<NodeRef> {
-        self.cache.peek(id).ok_or(Error::Miss(Miss { node: id, part: None }))
+        match self.cache.peek(id) {
+            Some(node) => Ok(node),
+            None if self.table.generation(id).is_none() => Err(unknown(id)),
+            None => Err(Error::Miss(Miss { node: id, part: None })),
+        }
     }
 
     /// The node, read if need be.
@@ -54,11 +59,7 @@ impl Volume {
                 return Ok(node);
             }
             if !self.load_node(id)? {
-                return Err(Error::damaged_node(
-                    None,
-                    id,
-                    "an edge leads to it, but the block table has no such node",
-                ));
+                return Err(unknown(id));
             }
         }
     }
@@ -358,6 +359,11 @@ impl Volume {
             }
         }
     }
+}
+
+/// The error of an edge or goto to a node that is not there.
+fn unknown(id: NodeId) -> Error {
+    Error::damaged_node(None, id, "an edge leads to it, but the block table has no such node")
 }
 
 /// Gives a decoded part to its slot, if the slot still stands for the same bytes.

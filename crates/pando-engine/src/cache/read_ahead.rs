@@ -180,7 +180,7 @@ impl Volume {
                 break;
             }
             let ahead = match self.leaf_ahead(wish.tree, &rest) {
-                // What is missed again cannot be had, or not for long.
+                // What is missed again cannot be had for long.
                 Err(Error::Miss(miss)) if missed != Some(miss) => {
                     self.fetch(miss)?;
                     missed = Some(miss);
