@@ -195,7 +195,7 @@ impl Volume {
                 self.fetch(Miss { node: child.id, part: Some(part) })?;
                 continue;
             }
-            let _gate = self.gate.read_recursive();
+            let gate = self.gate.read_recursive();
             let mut above = parent.state.write();
             let mut below = child.state.write();
             let (bounds, prefix) = above.interior().bounds_below(index, own)?;
@@ -229,6 +229,8 @@ impl Volume {
             self.receive(&mut below, messages, &bounds);
             self.account(&mut below);
             drop(below);
+            // Pruning may have to read, and a cut would wait for that.
+            drop(gate);
             if may_prune {
                 self.prune(&child, &bounds)?;
             }
