@@ -194,8 +194,8 @@ impl Volume {
         }
     }
 
-    /// Applies a batch that moves or clones ranges. [`Error::Miss`] if something it needs is not in memory: nothing has
-    /// happened then.
+    /// Applies a batch that moves or clones ranges. [`Error::Miss`] if something it needs is not in memory: a root may be higher than before
+    /// then, and nothing else has happened.
     fn apply_cloning(&self, operations: &[Operation], record: Record, terms: Terms) -> Result<Lsn> {
         let bytes = record.bytes();
         let mut large = None;

@@ -148,7 +148,7 @@ impl Volume {
         &self.trees[tree as usize]
     }
 
-    /// Makes a new node known. The caller holds the gate.
+    /// Makes a new node known. The caller holds the gate or the sequencer.
     pub(crate) fn add_node(&self, tree: Tree, mut state: Node) -> NodeRef {
         let id = self.table.insert_new(tree, state.height);
         // That was another node of the same id.

@@ -3,9 +3,10 @@
 //! The raw part is a head of 24 bytes (magic, counts of keyed sums, range deletes and gotos, length of the front,
 //! count of blocks), then the three lists. Put values of exactly 4 KiB lie behind the front (see [`crate::part`]).
 //!
-//! * FMT-11 keyed sums strictly rise by key; range deletes are not empty, rise and do not overlap.
-//! * FMT-12 a keyed sum stands for its key's messages newer than any range delete in the same buffer that covers
-//!   the key: whoever adds a range delete takes older sums below it out.
+//! * FMT-11 keyed sums strictly rise by key; range deletes are not empty, rise and do not overlap. So do gotos, and no goto overlaps a range
+//!   delete.
+//! * FMT-12 a keyed sum stands for its key's messages newer than any range delete or goto in the same buffer that covers
+//!   the key: whoever adds one takes older sums below it out.
 
 use std::fmt;
 
@@ -40,7 +41,7 @@ pub struct BufferPart {
     pub keyed: Vec<(Bytes, Msn, Pending)>,
     /// Range deletes in key order.
     pub ranges: Vec<(KeyRange, Msn)>,
-    /// Reserved: no writer of this version makes any.
+    /// Gotos in key order.
     pub gotos: Vec<Goto>,
 }
 
