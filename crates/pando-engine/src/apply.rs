@@ -355,9 +355,9 @@ impl Volume {
         self.space_to_be_written() + self.space_reserve()
     }
 
-    /// What copy on write of all dirty nodes takes, and what a recovery writes beside it.
+    /// What copy on write of all dirty nodes and of what a checkpoint still has to write takes, and what a recovery writes beside it.
     pub(crate) fn space_to_be_written(&self) -> u64 {
-        self.cache.dirty_bytes() + self.bound_bytes.load(Ordering::Relaxed)
+        self.cache.bytes_to_be_written() + self.bound_bytes.load(Ordering::Relaxed)
     }
 
     /// The part of the volume that only reclaiming may use.

@@ -184,10 +184,10 @@ impl Volume {
         };
         if cut.version.lookup(node.id).is_none() {
             // It came and went before the cut.
-            state.writing = false;
+            self.finish_image(&mut state);
             return None;
         }
-        Some((image, state.write_estimate()))
+        Some((image, state.counted_image))
     }
 
     pub(crate) fn write_superblock(&self, superblock: &Superblock) -> Result<()> {

@@ -67,6 +67,8 @@ pub(crate) struct Node {
     pub(crate) counted: usize,
     /// Bytes of dirty nodes on the device that the cache has counted for it.
     pub(crate) counted_dirty: usize,
+    /// The same for its image that is frozen or being written.
+    pub(crate) counted_image: usize,
     /// True once no tree leads to it any more, or it has left the cache.
     pub(crate) dropped: bool,
 }
@@ -143,6 +145,7 @@ impl Node {
             writing: false,
             counted: 0,
             counted_dirty: 0,
+            counted_image: 0,
             dropped: false,
         }
     }

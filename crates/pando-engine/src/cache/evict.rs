@@ -153,12 +153,11 @@ impl Volume {
     /// A node whose write did not come about is as dirty as before.
     pub(crate) fn give_image_back(&self, node: &NodeRef) {
         let mut state = node.state.write();
-        state.writing = false;
-        if state.dropped {
-            return;
+        if !state.dropped {
+            self.note_dirty(node, &mut state);
+            self.account(&mut state);
         }
-        self.note_dirty(node, &mut state);
-        self.account(&mut state);
+        self.finish_image(&mut state);
     }
 }
 

@@ -1,4 +1,5 @@
-//! The node cache: every node in memory, under one budget for clean and dirty ones.
+//! The node cache: every node in memory, under one budget for clean and dirty ones. What images hold beside the nodes, those of a checkpoint
+//! that runs and of what is being written, is outside of it.
 //!
 //! * CACHE-1 there is one copy of a node: who finds it missing loads it and adds it only if the block table still says what
 //!   was read ([`load`]).
@@ -12,6 +13,8 @@
 #[cfg(test)]
 mod dropped_tests;
 pub(crate) mod evict;
+#[cfg(test)]
+mod frozen_tests;
 mod in_flight;
 pub(crate) mod load;
 #[cfg(test)]
@@ -77,6 +80,8 @@ pub(crate) struct NodeCache {
     memory: AtomicI64,
     /// What writing back all dirty nodes takes on the device, in bytes.
     dirty_bytes: AtomicI64,
+    /// What writing images of nodes takes that are frozen or under way, in bytes.
+    image_bytes: AtomicI64,
     /// What is being read.
     in_flight: InFlight,
     /// What streams by.
@@ -94,6 +99,7 @@ impl NodeCache {
             interval: AtomicU64::new(checkpoint + 1),
             memory: AtomicI64::new(0),
             dirty_bytes: AtomicI64::new(0),
+            image_bytes: AtomicI64::new(0),
             in_flight: InFlight::default(),
             passing: Passing::default(),
             read_ahead: ReadAhead::default(),
@@ -132,6 +138,13 @@ impl NodeCache {
     /// Bytes that writing back all dirty nodes takes on the device.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Bytes that writing all dirty nodes takes on the device, and the images of nodes that have no place yet: a node that has changed
+    /// since the cut is written twice.
+    pub(crate) fn bytes_to_be_written(&self) -> u64 {
+        // In the order in which what is written goes from one to the other.
+        self.dirty_bytes() + self.image_bytes.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// The interval that is going on.
@@ -194,6 +207,7 @@ impl Volume {
             Some(since) => {
                 assert!(since + 1 == now && state.frozen.is_none(), "NODE-2: one checkpoint at a time");
                 state.frozen = Some(Box::new(state.image(node.id, node.tree)));
+                self.count_image(state);
             }
             None => {}
         }
@@ -217,6 +231,20 @@ impl Volume {
         let dirty = if state.dirty.is_some() { state.write_estimate() } else { 0 };
         self.cache.dirty_bytes.fetch_add(dirty as i64 - state.counted_dirty as i64, Ordering::Relaxed);
         state.counted_dirty = dirty;
+    }
+
+    /// Counts the image of a node as it is now, until it has a place.
+    pub(super) fn count_image(&self, state: &mut Node) {
+        debug_assert!(state.counted_image == 0, "NODE-2: a node has one image at a time");
+        state.counted_image = state.write_estimate();
+        self.cache.image_bytes.fetch_add(state.counted_image as i64, Ordering::Relaxed);
+    }
+
+    /// Ends the writing of a node's image, which has a place now or needs none. Also of a dropped node, whose image is written all the same.
+    pub(crate) fn finish_image(&self, state: &mut Node) {
+        state.writing = false;
+        let counted = std::mem::take(&mut state.counted_image);
+        self.cache.image_bytes.fetch_sub(counted as i64, Ordering::Relaxed);
     }
 
     /// Takes a node's weight off the cache's counts.

@@ -210,7 +210,7 @@ impl Volume {
     pub(crate) fn place_written(&self, node: &NodeRef, image: &Image, written: &Written) {
         let mut state = node.state.write();
         if state.dropped {
-            state.writing = false;
+            self.finish_image(&mut state);
             written.entry.extents.iter().for_each(|extent| self.allocator.free_later(*extent));
             return;
         }
@@ -220,7 +220,7 @@ impl Volume {
 
     /// Tells a node where the parts of an image of it lie now.
     pub(crate) fn place_parts(&self, state: &mut Node, image: &Image, written: &Written) {
-        state.writing = false;
+        self.finish_image(state);
         if state.dropped {
             return;
         }
@@ -245,6 +245,7 @@ impl Volume {
         let image = state.image(node.id, node.tree);
         state.dirty = None;
         state.writing = true;
+        self.count_image(state);
         self.account(state);
         image
     }
