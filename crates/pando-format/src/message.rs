@@ -182,6 +182,20 @@ impl Change {
         }
     }
 
+    pub(crate) fn bytes_mut(&mut self) -> Vec<&mut Bytes> {
+        match self {
+            Self::Patch { bytes, .. } => vec![bytes],
+            Self::Truncate { .. } => Vec::new(),
+            Self::Update { fields } => {
+                let set = fields.iter_mut().filter_map(|field| match field {
+                    FieldUpdate::Set { bytes, .. } => Some(bytes),
+                    FieldUpdate::Max { .. } | FieldUpdate::Add { .. } => None,
+                });
+                set.collect()
+            }
+        }
+    }
+
     /// Bytes it holds.
     pub fn length(&self) -> usize {
         match self {

@@ -132,6 +132,22 @@ impl Operation {
         }
     }
 
+    /// All keys, values and prefixes in it.
+    pub fn bytes_mut(&mut self) -> Vec<&mut Bytes> {
+        match self {
+            Self::Put { key, value, .. } => vec![key, value],
+            Self::PutRun { prefix, bytes, .. } => vec![prefix, bytes],
+            Self::Delete { key, .. } => vec![key],
+            Self::Change { key, change, .. } => {
+                let mut all = change.bytes_mut();
+                all.push(key);
+                all
+            }
+            Self::DeleteRange { range, .. } => vec![&mut range.lower.bytes, &mut range.upper.bytes],
+            Self::MoveRange { from, to, .. } | Self::CloneRange { from, to, .. } => vec![from, to],
+        }
+    }
+
     /// Bytes of the keys that a run comes to beyond its prefix: each of its blocks has one of its own.
     pub fn run_keys_length(&self) -> u64 {
         match self {

@@ -3,7 +3,8 @@
 //! The first pass ([`Replay::find`]) walks from the checkpoint's position over all batches that are whole and
 //! chained, gathers bindings, and decides where the log ends. The second ([`Replay::for_each`]) walks again
 //! and hands out the records, with the values that late binding left out read from where the bindings say
-//! (FAST16, 3). Values are never all in memory at once.
+//! (FAST16, 3). What is handed out is a copy: a key that a tree keeps does not keep what was read around it, and values are
+//! all in memory at once only if the trees keep them.
 //!
 //! The log ends before the first batch that is not whole, or whose bound bytes are not (FMT-15): nothing in
 //! or behind it was promised. If something was, namely if a later batch calls a record there durable, that is
@@ -20,6 +21,7 @@ use pando_format::log_record::{BoundPiece, LogRecord, LoggedOperation};
 use pando_format::{Extent, LogPosition, Region, VolumeId, stored_checksum};
 
 use super::region::Circle;
+use crate::batch::copy_for_device;
 use crate::{Error, Lsn, Operation, Result};
 
 /// Bytes read at once: few at first, for the log of a volume that was closed is empty, then ever more.
@@ -139,8 +141,7 @@ impl Replay {
         replayed.flat_map(|(_, pieces)| pieces).map(|piece| piece.extent).collect()
     }
 
-    /// Second pass: every record behind the cut, in LSN order, with all its bytes. Values share memory with
-    /// up to 4 MiB of their neighbours.
+    /// Second pass: every record behind the cut, in LSN order, with all its bytes, in memory of its own.
     ///
     /// # Errors
     /// Those of `apply`; [`Error::Damaged`] if bytes that a durable record is bound to are not what was
@@ -167,11 +168,16 @@ impl Replay {
 
     fn whole(&self, lsn: Lsn, i: u32, operation: LoggedOperation) -> Result<Operation> {
         Ok(match operation {
-            LoggedOperation::Whole(operation) => operation,
+            LoggedOperation::Whole(mut operation) => {
+                operation.bytes_mut().into_iter().for_each(|bytes| *bytes = copy_for_device(bytes));
+                operation
+            }
             LoggedOperation::UnboundPut { tree, key, length } => {
+                let key = copy_for_device(&key);
                 Operation::Put { tree, key, value: self.bound_bytes(lsn, i, length)? }
             }
             LoggedOperation::UnboundPutRun { tree, prefix, first, length } => {
+                let prefix = copy_for_device(&prefix);
                 Operation::PutRun { tree, prefix, first, bytes: self.bound_bytes(lsn, i, length)? }
             }
         })

@@ -9,7 +9,7 @@ use pando_format::log_batch::{BatchHeader, encode_batch};
 use pando_format::log_record::{
     Binding, BoundPiece, RecordPieces, bound_checksum, decode_record, encode_binding, encode_record_unbound,
 };
-use pando_format::{Change, Compression, Extent, LogPosition, Region, Structure};
+use pando_format::{Change, Compression, Extent, FieldUpdate, KeyRange, LogPosition, Region, Structure};
 
 use super::batch::{Binder, InlineAll, LOG_START, Record};
 use super::redo_log::RedoLog;
@@ -340,6 +340,46 @@ fn bound_values_that_were_durable_and_are_gone_are_damage() {
     let Err(Error::Damaged { what }) = result else { panic!("{result:?}") };
     assert!(what.contains("record 1"), "{what}");
     assert!(what.contains(Structure::BoundBytes.name()), "{what}");
+}
+
+/// Each key that stayed in a leaf kept up to 4 MiB of the log in memory, beside the cache's budget.
+#[test]
+fn what_is_replayed_keeps_nothing_that_was_read_around_it() {
+    let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let (tree, key) = (Tree::Data, bytes("key"));
+    let fields = vec![FieldUpdate::Set { offset: 1, bytes: bytes("field") }];
+    let operations = vec![
+        Operation::Put { tree, key: key.clone(), value: vec![1; 5000].into() },
+        Operation::Put { tree: Tree::Metadata, key: key.clone(), value: bytes("small") },
+        Operation::PutRun { tree, prefix: bytes("run"), first: 0, bytes: vec![2; 9000].into() },
+        Operation::Delete { tree, key: key.clone() },
+        Operation::Change {
+            tree,
+            key: key.clone(),
+            change: Change::Patch { offset: 3, bytes: bytes("patch") },
+        },
+        Operation::Change { tree, key, change: Change::Update { fields } },
+        Operation::DeleteRange { tree, range: KeyRange::prefix("range") },
+        Operation::CloneRange { tree, from: bytes("from"), to: bytes("to") },
+    ];
+    let mut load = Load::formatted();
+    let device = load.device.clone();
+    load.log.append(Lsn(1), Record::new(operations.clone().into())).expect("there is room");
+    load.sync(&BindAll { device: &*device });
+    let replay = Replay::find(source(device, 1, FORMATTED)).expect("the log is whole");
+    assert_eq!(replay.bound_runs(), 1);
+    let mut records = 0;
+    let found = replay.for_each(|_, mut found| {
+        assert_eq!(found, operations);
+        for bytes in found.iter_mut().flat_map(Operation::bytes_mut) {
+            // The beginning of a buffer for the device, which nothing in the middle of the log is.
+            let is_own_buffer = bytes.as_ptr().addr().is_multiple_of(4096);
+            assert!(bytes.is_unique() || is_own_buffer, "{}", bytes.escape_ascii());
+        }
+        records += 1;
+        Ok(())
+    });
+    assert_eq!((found, records), (Ok(()), 1));
 }
 
 /// A binding that takes more bytes than the value is not used: there is room for the value only.
