@@ -45,6 +45,12 @@ impl Basement {
         self.entries.find(key).ok().map(|at| &self.entries.at(at).1)
     }
 
+    /// A copy of the first key: that of the entry would keep what was read or written with it.
+    fn first_key(&self) -> Bytes {
+        let (key, _) = self.entries.first().expect("LEAF-1: no basement is empty");
+        Bytes::copy_from_slice(key)
+    }
+
     /// Where the entries inside a range begin and end.
     fn limits(&self, range: &KeyRange) -> (Position, Position) {
         let Some((first, last)) = key_limits(range) else {
@@ -114,7 +120,7 @@ impl Basement {
 /// A basement and what is known of it without its contents.
 #[derive(Debug, Clone)]
 pub(crate) struct BasementSlot {
-    /// See LEAF-1.
+    /// See LEAF-1. In memory of its own, since it stays when the contents go.
     pub(crate) first_key: Bytes,
     /// The contents.
     pub(crate) part: Part<Basement>,
@@ -127,11 +133,10 @@ pub(crate) struct BasementSlot {
 }
 
 impl BasementSlot {
-    /// A slot for entries; there is at least one.
-    fn new(entries: Vec<(Bytes, Bytes)>, msn: Msn) -> Self {
-        let basement = Basement::new(entries);
+    /// A slot for a basement that is not empty.
+    fn new(basement: Basement, msn: Msn) -> Self {
         Self {
-            first_key: basement.entries.first().map_or_else(Bytes::new, |(key, _)| key.clone()),
+            first_key: basement.first_key(),
             bytes: basement.bytes,
             entries: basement.entries.len() as u32,
             part: Part::new(basement),
@@ -178,20 +183,15 @@ impl Leaf {
         let mut basement = Basement::new(entries);
         basement.shared_bytes = shared_bytes;
         basement.unshare();
-        let mut slot = BasementSlot::new(Vec::new(), msn);
-        slot.first_key = basement.entries.first().map_or_else(Bytes::new, |(key, _)| key.clone());
-        (slot.bytes, slot.entries) = (basement.bytes, basement.entries.len() as u32);
-        slot.part = Part::new(basement);
-        self.basements.push(slot);
+        self.basements.push(BasementSlot::new(basement, msn));
     }
 
     /// Adds the basement of another leaf behind the others, held by both until one of them changes. It is loaded.
     pub(crate) fn share_basement(&mut self, slot: &BasementSlot) {
         let mut slot = slot.clone();
         let basement = slot.part.get().expect("the caller has seen that it is in memory");
-        // It may stand further in front, where the keys of other leaves are. The entry's own would keep what was read for it.
-        let (first_key, _) = basement.entries.first().expect("LEAF-1: no basement is empty");
-        slot.first_key = Bytes::copy_from_slice(first_key);
+        // It may stand further in front, where the keys of other leaves are.
+        slot.first_key = basement.first_key();
         slot.part.leave_image();
         self.basements.push(slot);
     }
@@ -396,7 +396,7 @@ impl Leaf {
     pub(crate) fn apply(&mut self, key: &Bytes, msn: Msn, pending: &Pending, basement_bytes: usize) {
         if self.basements.is_empty() {
             if let Some(value) = pending.apply(None) {
-                self.basements.push(BasementSlot::new(vec![(key.clone(), value)], msn));
+                self.basements.push(BasementSlot::new(Basement::new(vec![(key.clone(), value)]), msn));
             }
             return;
         }
@@ -415,7 +415,8 @@ impl Leaf {
             && basement.bytes + key.len() + value.len() > basement_bytes
         {
             // What a cut would come to, without a look at all that is there.
-            self.basements.insert(index + 1, BasementSlot::new(vec![(key.clone(), value.clone())], msn));
+            let basement = Basement::new(vec![(key.clone(), value.clone())]);
+            self.basements.insert(index + 1, BasementSlot::new(basement, msn));
             return;
         }
         let basement = slot.part.change().expect("it is in memory");
@@ -424,7 +425,7 @@ impl Leaf {
         slot.entries = basement.entries.len() as u32;
         slot.msn = slot.msn.max(msn);
         if *key < slot.first_key {
-            slot.first_key = key.clone();
+            slot.first_key = Bytes::copy_from_slice(key);
         }
         let bytes = slot.bytes;
         if bytes > basement_bytes && grows_at_end(slot, key) {
@@ -464,7 +465,7 @@ impl Leaf {
             let shared_bytes = basement.shared_bytes;
             *basement = Basement::new(entries);
             basement.shared_bytes = shared_bytes;
-            slot.first_key = basement.entries.first().expect("LEAF-1: no basement is empty").0.clone();
+            slot.first_key = basement.first_key();
             slot.bytes = basement.bytes;
         }
     }
@@ -506,7 +507,7 @@ fn cut(entries: Entries, bytes: usize, pieces: Pieces, msn: Msn) -> Vec<Basement
             }
         };
         if in_piece > 0 && is_border {
-            slots.push(BasementSlot::new(std::mem::take(&mut piece), msn));
+            slots.push(BasementSlot::new(Basement::new(std::mem::take(&mut piece)), msn));
             in_piece = 0;
         }
         in_piece += entry_bytes;
@@ -514,7 +515,7 @@ fn cut(entries: Entries, bytes: usize, pieces: Pieces, msn: Msn) -> Vec<Basement
         piece.push((key, value));
     }
     if !piece.is_empty() {
-        slots.push(BasementSlot::new(piece, msn));
+        slots.push(BasementSlot::new(Basement::new(piece), msn));
     }
     slots
 }
@@ -608,6 +609,32 @@ mod tests {
             let keys: Vec<_> = basement.entries.iter().map(|(key, _)| key).collect();
             assert!(keys.is_sorted() && keys.len() as u32 == leaf.basements[index].entries);
             assert_eq!(basement.bytes, leaf.basements[index].bytes);
+        }
+    }
+
+    /// The keys of a run are one allocation, which stayed as long as one of them was the first of a basement.
+    #[test]
+    fn first_keys_keep_nothing_beside_them() {
+        let run = Bytes::from((0..256u32).flat_map(u32::to_be_bytes).collect::<Vec<_>>());
+        let mut keys: Vec<_> = (0..256).map(|at| run.slice(at * 4..at * 4 + 4)).collect();
+        drop(run);
+        let leaf = |keys: &[Bytes]| {
+            let mut leaf = Leaf::default();
+            for key in keys {
+                leaf.apply(key, Msn::default(), &Pending::Put(vec![0; 100].into()), 1000);
+            }
+            leaf
+        };
+        let rising = leaf(&keys);
+        let mut relifted = leaf(&keys);
+        relifted.relift(b"", &[0]);
+        keys.reverse();
+        let falling = leaf(&keys);
+        drop(keys);
+        for mut leaf in [rising, falling, relifted] {
+            assert!(leaf.basements.len() > 10);
+            leaf.basements.iter_mut().for_each(|slot| slot.part = Part::new(Basement::default()));
+            assert!(leaf.basements.iter().all(|slot| slot.first_key.is_unique()));
         }
     }
 

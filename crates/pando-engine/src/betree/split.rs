@@ -8,6 +8,7 @@
 
 use std::ops::RangeInclusive;
 
+use bytes::Bytes;
 use pando_format::key::common_prefix;
 use pando_format::{Bound, KeyRange, NodeId};
 
@@ -240,9 +241,9 @@ fn shared_at(left: &BasementSlot, right: &BasementSlot) -> usize {
     }
 }
 
-/// The shortest bound between two basements.
+/// The shortest bound between two basements. It outlives them, so it keeps nothing of theirs.
 fn border_between(left: &BasementSlot, right: &BasementSlot) -> Bound {
-    Bound::before(right.first_key.slice(..shared_at(left, right) + 1))
+    Bound::before(Bytes::copy_from_slice(&right.first_key[..=shared_at(left, right)]))
 }
 
 fn split_interior(interior: &mut Interior, fanout: usize) -> Pieces {
@@ -268,4 +269,22 @@ fn split_interior(interior: &mut Interior, fanout: usize) -> Pieces {
     }
     pieces.push((Body::Interior(Interior { pivots, children }), None));
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use pando_format::Msn;
+
+    use super::*;
+
+    #[test]
+    fn a_pivot_keeps_nothing_of_the_leaf() {
+        let mut leaf = Leaf::default();
+        for key in ["name of one", "name of two"] {
+            leaf.push_basement(vec![(key.into(), Bytes::new())], 0, Msn::default());
+        }
+        let border = border_between(&leaf.basements[0], &leaf.basements[1]);
+        assert_eq!(border.bytes, "name of t");
+        assert!(border.bytes.is_unique());
+    }
 }
