@@ -36,7 +36,9 @@ impl Buffer {
     /// Zeroed memory of `length` bytes, rounded up to a whole number of blocks (at least one).
     pub fn zeroed(length: usize) -> Self {
         let mut buffer = Self::empty(length);
-        match KEPT.lock().take(buffer.length) {
+        // The lock is let go before memory is cleared.
+        let kept = KEPT.lock().take(buffer.length);
+        match kept {
             Some(memory) => {
                 buffer.memory = Some(memory);
                 buffer.fill(0);
