@@ -103,6 +103,7 @@ impl Binder for Volume {
         };
         for ((target, image), written) in images.iter().zip(&written) {
             self.place_written(&target.node, image, written);
+            self.cache.forget_written(&target.node);
         }
         // The images are dropped before: they keep the parts.
         let passed = images.into_iter().zip(&written).map(|((target, _), _)| &target.node);
