@@ -10,7 +10,7 @@ use crate::small_volume::{fill, volume_on};
 use crate::{Batch, Engine, KeyRange};
 
 /// A volume with many leaves of data in memory, all as the last checkpoint wrote them.
-fn with_leaves() -> (Engine, Vec<NodeRef>) {
+pub(super) fn with_leaves() -> (Engine, Vec<NodeRef>) {
     let engine = volume_on(&Arc::new(MemoryDevice::new(64 << 20)));
     fill(&engine, 2000);
     engine.checkpoint().unwrap();

@@ -1,12 +1,13 @@
 //! Keeping the cache within its budget: clean parts go, dirty nodes are written and go later.
 //!
-//! A clock hand runs over the nodes; one that has been used since the hand last passed is spared. The round is one step
-//! of background work. It holds the `eviction` token, which a checkpoint takes for the moment of its cut, so that no
+//! A clock hand runs over the nodes, from where the last round left it; one that has been used since the hand last passed is spared. The
+//! round is one step of background work. It holds the `eviction` token, which a checkpoint takes for the moment of its cut, so that no
 //! write-back is under way across a cut.
 
 use std::sync::atomic::Ordering;
 
 use super::write_back::Cause;
+use super::{Hand, SHARDS};
 use crate::Result;
 use crate::betree::node::{Body, Node, NodeRef};
 use crate::volume::Volume;
@@ -66,13 +67,26 @@ impl Volume {
         Ok(())
     }
 
+    /// Drops what is clean until the goal is reached, or every node has been looked at.
     pub(super) fn drop_clean(&self, goal: usize, spare_used: bool) {
-        for shard in &self.cache.shards {
-            let nodes: Vec<NodeRef> = shard.lock().values().cloned().collect();
+        let start = *self.cache.hand.lock();
+        let mut hand = start;
+        // The hand's own shard comes first with what lies behind the hand, and last with the rest.
+        for step in 0..=SHARDS {
+            let shard = (start.shard + step) % SHARDS;
+            let mut nodes: Vec<NodeRef> = self.cache.shards[shard].lock().values().cloned().collect();
+            match step {
+                0 => nodes.retain(|node| node.id > start.node),
+                SHARDS => nodes.retain(|node| node.id <= start.node),
+                _ => {}
+            }
+            nodes.sort_unstable_by_key(|node| node.id);
             for node in nodes {
                 if self.cache.memory() <= goal {
+                    *self.cache.hand.lock() = hand;
                     return;
                 }
+                hand = Hand { shard, node: node.id };
                 if node.pinned.load(Ordering::Relaxed)
                     || (node.used.swap(false, Ordering::Relaxed) && spare_used)
                 {
@@ -178,7 +192,7 @@ fn drop_parts(state: &mut Node) {
     }
 }
 
-fn nothing_loaded(state: &Node) -> bool {
+pub(super) fn nothing_loaded(state: &Node) -> bool {
     match &state.body {
         Body::Leaf(leaf) => leaf.basements.iter().all(|slot| slot.part.get().is_none()),
         Body::Interior(interior) => {

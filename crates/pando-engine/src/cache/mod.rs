@@ -6,13 +6,15 @@
 //! * CACHE-2 a node leaves the cache only when it is clean and nobody holds it; parts leave alone ([`evict`]).
 //! * CACHE-3 a dirty node is in `dirty` of the interval in which it changed.
 //!
-//! Lock order: the mutexes of a shard, of the dirty list, of what is being read ([`in_flight`]) and is to be read ([`read_ahead`]), and of what
+//! Lock order: the mutexes of a shard, of the clock hand, of the dirty list, of what is being read ([`in_flight`]) and is to be read ([`read_ahead`]), and of what
 //! streams by ([`passing`]) come after every node's lock and are held for a few instructions. Who waits for somebody else's read holds
 //! no lock.
 
 #[cfg(test)]
 mod dropped_tests;
 pub(crate) mod evict;
+#[cfg(test)]
+mod evict_tests;
 #[cfg(test)]
 mod frozen_tests;
 mod in_flight;
@@ -47,7 +49,6 @@ use crate::volume::Volume;
 
 const SHARDS: usize = 16;
 
-/// Hashed without a random seed: the order in which nodes are evicted repeats itself in a simulation.
 type Shard = HashMap<NodeId, NodeRef, BuildHasherDefault<NodeHasher>>;
 
 /// Spreads numbers of nodes, which nobody but us gives. Every operation looks up some nodes.
@@ -69,9 +70,17 @@ impl Hasher for NodeHasher {
     }
 }
 
+/// The node that the eviction looked at last; nodes follow each other by shard, then by id.
+#[derive(Debug, Clone, Copy)]
+struct Hand {
+    shard: usize,
+    node: NodeId,
+}
+
 /// All nodes in memory.
 pub(crate) struct NodeCache {
     shards: [Mutex<Shard>; SHARDS],
+    hand: Mutex<Hand>,
     /// Nodes that became dirty in the current interval.
     dirty: Mutex<Vec<NodeRef>>,
     /// The interval between two cuts that is going on, by the checkpoint that will end it; see NODE-1.
@@ -95,6 +104,7 @@ impl NodeCache {
     pub(crate) fn new(checkpoint: u64) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
+            hand: Mutex::new(Hand { shard: 0, node: NodeId::EMPTY }),
             dirty: Mutex::default(),
             interval: AtomicU64::new(checkpoint + 1),
             memory: AtomicI64::new(0),
