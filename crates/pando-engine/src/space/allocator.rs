@@ -110,7 +110,7 @@ impl Allocator {
     }
 
     /// Says how large nodes are. Runs of free space shorter than a fourth of a node do not count as usable: eight of them,
-    /// which is all that a node may be cut into, might not hold one that has to be written.
+    /// which is all that a node may be cut into, might not hold one of twice that size.
     pub fn set_node_bytes(&self, bytes: u64) {
         self.state.lock().free.set_long_from(bytes / 4);
     }
