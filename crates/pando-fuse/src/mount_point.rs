@@ -138,11 +138,11 @@ impl VfsOption {
 /// Which changes are durable when they are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durable {
-    /// None: who wants that asks for it by a sync, as the kernel does behind each write of a mount with `sync`.
+    /// None.
     None,
     /// Those of names.
     Names,
-    /// All but writes.
+    /// All but writes, behind which the kernel asks for a sync.
     All,
 }
 
