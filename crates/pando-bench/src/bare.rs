@@ -128,7 +128,7 @@ fn transfer_sizes(volume: &Volume) -> Result<Measurement, Error> {
         points.push((size as f64 / 1024.0, per_second(read as f64 / MIB as f64, started.elapsed())));
     }
     let values = [0.5, 0.9].map(|share| reaching(&points, share)).to_vec();
-    let measurement = Measurement { values, series: Vec::new() };
+    let measurement = Measurement { values, ..Measurement::default() };
     Ok(measurement.with("effective bandwidth", "KiB a read", "MiB/s", points))
 }
 

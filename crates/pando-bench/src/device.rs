@@ -205,6 +205,18 @@ impl Traffic {
         }
     }
 
+    /// Both together.
+    pub fn and(&self, other: &Traffic) -> Traffic {
+        Traffic {
+            reads: self.reads + other.reads,
+            read_bytes: self.read_bytes + other.read_bytes,
+            writes: self.writes + other.writes,
+            written_bytes: self.written_bytes + other.written_bytes,
+            discarded_bytes: self.discarded_bytes + other.discarded_bytes,
+            flushes: self.flushes + other.flushes,
+        }
+    }
+
     /// What was counted after `before` was taken.
     pub fn since(&self, before: &Traffic) -> Traffic {
         Traffic {
@@ -247,6 +259,7 @@ mod tests {
         let load = after.since(&before);
         assert_eq!((load.reads, load.read_bytes, load.writes, load.written_bytes), (2, 4096, 0, 8192));
         assert_eq!((load.discarded_bytes, load.flushes), (0, 1));
+        assert_eq!(before.and(&load), after);
     }
 
     #[test]

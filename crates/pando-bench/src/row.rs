@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::device::Traffic;
 use crate::error::Error;
 use crate::volume::Volume;
 
@@ -96,6 +97,9 @@ pub struct Measurement {
     /// Values that depend on something: a plot each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Series>,
+    /// What the load did to the device, where more than the load was done to it meanwhile.
+    #[serde(skip)]
+    pub traffic: Option<Traffic>,
 }
 
 /// How a value depends on something.
@@ -119,7 +123,7 @@ impl Measurement {
 
     /// One value.
     pub fn of(value: f64) -> Measurement {
-        Measurement { values: vec![value], series: Vec::new() }
+        Measurement { values: vec![value], ..Measurement::default() }
     }
 
     /// Adds a plot.

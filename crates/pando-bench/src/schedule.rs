@@ -250,7 +250,7 @@ fn measure(row: &Row, volume: &Volume) -> Answer {
         let before = volume.device.as_deref().map(Traffic::of);
         let measurement = (row.measure)(volume)?;
         let after = volume.device.as_deref().map(Traffic::of);
-        traffic = before.zip(after).map(|(before, after)| after.since(&before));
+        traffic = measurement.traffic.or(before.zip(after).map(|(before, after)| after.since(&before)));
         Ok(measurement)
     };
     match run() {

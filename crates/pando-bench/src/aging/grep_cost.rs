@@ -141,7 +141,7 @@ pub fn age(
     }
     remove(tree)?;
     let (aged, copied) = last;
-    let mut measurement = Measurement { values: vec![copied / aged, aged], series: Vec::new() };
+    let mut measurement = Measurement { values: vec![copied / aged, aged], ..Measurement::default() };
     let names = [
         ("grep cost, aged", "s/GiB"),
         ("grep cost, fresh copy", "s/GiB"),

@@ -70,7 +70,7 @@ pub fn run(volume: &Volume) -> Result<Measurement, Error> {
     let quantiles = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
     let points = quantiles.map(|share| (share * 100.0, percentile(&each_ms, share))).to_vec();
     let values = vec![percentile(&each_ms, 0.999), percentile(&each_ms, 1.0)];
-    let measurement = Measurement { values, series: Vec::new() };
+    let measurement = Measurement { values, ..Measurement::default() };
     Ok(measurement.with("time of an operation", "percentile", "ms", points))
 }
 

@@ -3,9 +3,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Instant;
 
 use super::{sequential, toku};
+use crate::device::Traffic;
 use crate::error::{Error, at};
 use crate::generate::{Random, fill};
 use crate::options::Options;
@@ -23,17 +25,22 @@ const PART_WRITTEN: u64 = 4;
 
 /// Files a second of the largest number, and how that stands to the smallest. Each number has a volume of its own.
 pub fn toku(volume: &Volume) -> Result<Measurement, Error> {
-    let mut points = Vec::new();
+    let (mut points, mut traffic) = (Vec::new(), Traffic::default());
+    let device = volume.device.as_deref().unwrap_or(Path::new(""));
     for percent in COUNTS_PERCENT {
         let files = (volume.options.many_files * percent / 100).max(1);
         let volume = Volume { options: Options { files, ..volume.options.clone() }, ..volume.clone() };
         volume.make_for_many_files()?;
+        // Formats are no part of the load.
+        let before = Traffic::of(device);
         let rate = toku::create(&volume)?.values.first().copied().unwrap_or_default();
+        traffic = traffic.and(&Traffic::of(device).since(&before));
         points.push((files as f64, rate));
     }
     let [.., (_, largest)] = points[..] else { return Err(Error::Wrong("nothing was measured".to_owned())) };
     let values = vec![largest, largest / points[0].1];
-    Ok(Measurement { values, series: Vec::new() }.with("rate by number", "files", "files/s", points))
+    let measurement = Measurement { values, traffic: Some(traffic), ..Measurement::default() };
+    Ok(measurement.with("rate by number", "files", "files/s", points))
 }
 
 /// Writes a second, each part of them durable, and how the rate at the end stands to that at the beginning.
@@ -62,6 +69,6 @@ pub fn random(volume: &Volume) -> Result<Measurement, Error> {
     let rates: Vec<f64> = points.iter().map(|point| point.1).collect();
     let quarter = rates.len() / 4;
     let kept = median(&rates[rates.len() - quarter..]) / median(&rates[..quarter]);
-    let measurement = Measurement { values: vec![total, kept], series: Vec::new() };
+    let measurement = Measurement { values: vec![total, kept], ..Measurement::default() };
     Ok(measurement.with("rate of random writes", "MiB written", "writes/s", points))
 }

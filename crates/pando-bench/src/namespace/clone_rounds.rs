@@ -80,7 +80,8 @@ pub fn run(volume: &Volume) -> Result<Measurement, Error> {
         }
     }
     let value = |points: &Vec<(f64, f64)>| median(&points.iter().map(|point| point.1).collect::<Vec<_>>());
-    let mut measurement = Measurement { values: points.iter().map(value).collect(), series: Vec::new() };
+    let mut measurement =
+        Measurement { values: points.iter().map(value).collect(), ..Measurement::default() };
     for ((name, unit), points) in NAMES.into_iter().zip(points) {
         measurement = measurement.with(name, "round", unit, points);
     }

@@ -209,7 +209,7 @@ fn goals_are_held_against_peers_the_device_and_the_floor() {
         ("scale-random", "pandofs", &[9.0]),
     ]);
     for (entry, values) in [(9, vec![0.93, 5.0]), (10, vec![49.0, 501.0]), (11, vec![9.0, 0.74])] {
-        results.entries[entry].outcome = Outcome::Measured(Measurement { values, series: Vec::new() });
+        results.entries[entry].outcome = Outcome::Measured(Measurement { values, ..Measurement::default() });
     }
     let text = goals::render(&results);
     let found = |what: &str| text.lines().find(|line| line.contains(what)).unwrap_or_default().to_owned();
