@@ -185,6 +185,7 @@ mod tests {
         let attributes = AtomicU32::new(0);
         // Both wait awake, or they would hardly ever be at it at the same time.
         let arrived = AtomicU32::new(0);
+        let asked = AtomicU32::new(0);
         let meet = |turn: u32| {
             arrived.fetch_add(1, Ordering::SeqCst);
             let mut looks = 0;
@@ -203,6 +204,7 @@ mod tests {
                     let before = askers.before();
                     let read_old = attributes.load(Ordering::Relaxed) == round;
                     let has_noticed = askers.note(DIRECTORY, 1, before);
+                    asked.store(round + 1, Ordering::Relaxed);
                     meet(2 * round + 2);
                     read_old && !has_noticed
                 };
@@ -210,8 +212,11 @@ mod tests {
             });
             let change = |round| {
                 meet(2 * round + 1);
-                // So that now the one is first, and now the other.
+                // So that now the one is first, and now the other; in some rounds the asker, also where both share a busy core.
                 (0..round % 64).for_each(|_| std::hint::spin_loop());
+                while round % 64 == 63 && asked.load(Ordering::Relaxed) <= round {
+                    std::thread::yield_now();
+                }
                 attributes.store(round + 1, Ordering::Relaxed);
                 let is_told = is_told(&askers, 2);
                 meet(2 * round + 2);
