@@ -6,8 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use pando_device::{Buffer, Device, ReadRequest};
-use pando_format::superblock::{LABEL_LENGTH_MAX, MARGIN_LENGTH, SUPERBLOCK_LENGTH, superblock_offsets};
+use pando_format::superblock::{
+    LABEL_LENGTH_MAX, MARGIN_LENGTH, SUPERBLOCK_LENGTH, read_slots, superblock_offsets,
+};
 use pando_format::version::Access;
 use pando_format::{
     Features, KeyRange, Lsn, Msn, NodeId, Region, Root, RootPair, Superblock, TableRoot, Tree,
@@ -154,53 +157,27 @@ fn wipe(device: &dyn Device, superblock: &Superblock) -> Result<()> {
 
 /// The newest superblock of a device, or why there is none.
 pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
-    let mut found: Option<Superblock> = None;
-    let mut first_error = None;
-    // A device may have grown since it was formatted: the first superblock says where the second is.
-    let mut offsets = superblock_offsets(device.capacity()).to_vec();
-    let mut at = 0;
-    while at < offsets.len() {
-        let offset = offsets[at];
-        at += 1;
-        if offset + SUPERBLOCK_LENGTH as u64 > device.capacity() {
-            continue;
-        }
+    let read = |offset| -> Result<Bytes> {
         let mut request = [ReadRequest { offset, buffer: Buffer::zeroed(SUPERBLOCK_LENGTH) }];
         device.read(&mut request)?;
         let [request] = request;
-        match Superblock::decode(&request.buffer.freeze()) {
-            Ok(superblock) => {
-                for other in superblock_offsets(superblock.capacity) {
-                    if !offsets.contains(&other) {
-                        offsets.push(other);
-                    }
-                }
-                if found.as_ref().is_none_or(|found| found.checkpoint < superblock.checkpoint) {
-                    found = Some(superblock);
-                }
-            }
-            Err(error) => {
-                first_error.get_or_insert(error);
-            }
-        }
-    }
-    match (found, first_error) {
-        (Some(superblock), _) if superblock.capacity > device.capacity() => Err(Error::NotAVolume {
+        Ok(request.buffer.freeze())
+    };
+    let [(_, first), (_, second)] = read_slots(device.capacity(), read);
+    let superblock = Superblock::newest([first?, second?]).map_err(|error| Error::NotAVolume {
+        what: format!("{} holds no PandoFS volume: {error}", device.name()),
+    })?;
+    if superblock.capacity > device.capacity() {
+        return Err(Error::NotAVolume {
             what: format!(
                 "{} was formatted with {} bytes, but has only {}",
                 device.name(),
                 superblock.capacity,
                 device.capacity()
             ),
-        }),
-        (Some(superblock), _) => Ok(superblock),
-        (None, Some(error)) => {
-            Err(Error::NotAVolume { what: format!("{} holds no PandoFS volume: {error}", device.name()) })
-        }
-        (None, None) => {
-            Err(Error::NotAVolume { what: format!("{} is too small for a volume", device.name()) })
-        }
+        });
     }
+    Ok(superblock)
 }
 
 /// Refuses what this version may not do with a volume that uses these features.

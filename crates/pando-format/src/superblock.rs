@@ -5,6 +5,7 @@
 //!
 //! * FMT-13 the checkpoint with sequence s is written to slot s mod 2, so two copies never have the same sequence
 //!   unless the volume was just formatted.
+//! * FMT-21 slot 0 says where slot 1 is, also when it is torn: a device may have grown, and hold superblocks of other volumes.
 
 use std::fmt;
 
@@ -31,10 +32,38 @@ pub const NODE_REGIONS_MAX: usize = 8;
 /// Bytes of a region in the list of them.
 const REGION_LENGTH: usize = 24;
 
+/// Where the capacity lies: behind the features and the label, in the first sector of the block.
+const CAPACITY_OFFSET: usize = head::HEAD_LENGTH + 3 * 8 + 1 + LABEL_LENGTH_MAX;
+
 /// Where both superblocks of a device of `capacity` bytes lie, in bytes.
 pub fn superblock_offsets(capacity: u64) -> [u64; 2] {
     let block = BLOCK_LENGTH as u64;
     [MARGIN_LENGTH, capacity.saturating_sub(MARGIN_LENGTH) / block * block]
+}
+
+/// What a slot holds: `E` if it cannot be read.
+pub type Slot<E> = Result<Result<Superblock, FormatError>, E>;
+
+/// Both slots of the volume on a device of `length` bytes, with their offsets (FMT-21). `read` gives the block at an offset.
+pub fn read_slots<E>(length: u64, mut read: impl FnMut(u64) -> Result<Bytes, E>) -> [(u64, Slot<E>); 2] {
+    let [start, end] = superblock_offsets(length);
+    let mut block_at = |offset: u64| {
+        let is_inside = offset.checked_add(SUPERBLOCK_LENGTH as u64).is_some_and(|end| end <= length);
+        if is_inside { read(offset) } else { Ok(Bytes::new()) }
+    };
+    let block = block_at(start);
+    // Also of a torn block: each write of the slot says the same in its first sector.
+    let capacity = block.as_ref().ok().and_then(|block| block.get(CAPACITY_OFFSET..)?.first_chunk());
+    let said = capacity.map(|bytes| superblock_offsets(u64::from_le_bytes(*bytes))[1]);
+    let first = block.map(|block| Superblock::decode(&block));
+    let whole = first.as_ref().ok().and_then(|first| first.as_ref().ok());
+    let mut second_at =
+        |offset| block_at(offset).map(|block| Superblock::decode(&block)?.expect_in_slot_1(offset, whole));
+    let second = match said.map(|offset| (offset, second_at(offset))) {
+        Some(second) if whole.is_some() || !matches!(second.1, Ok(Err(_))) => second,
+        _ => (end, second_at(end)),
+    };
+    [(start, first), second]
 }
 
 /// A tree: its root and how high it stands.
@@ -290,9 +319,23 @@ impl Superblock {
         Ok(())
     }
 
-    /// The state of the volume, given what was decoded from both places: the newer of those that are whole.
-    /// Fails with the error of the first place if neither is.
-    pub fn newest(slots: [Result<Self, FormatError>; 2]) -> Result<Self, FormatError> {
+    /// FMT-21: it must lie where its capacity puts it, and slot 0, if that is whole, be of the same volume.
+    fn expect_in_slot_1(self, offset: u64, slot_0: Option<&Self>) -> Result<Self, FormatError> {
+        let wrong =
+            |field, found, expected| FormatError::Field { structure: SUPERBLOCK, field, found, expected };
+        if superblock_offsets(self.capacity)[1] != offset {
+            return Err(wrong("capacity", self.capacity, "one that puts it where it lies"));
+        }
+        if slot_0.is_some_and(|slot_0| slot_0.volume != self.volume) {
+            let id = u128::from_be_bytes(self.volume);
+            return Err(wrong("volume id", (id >> 64) as u64, "that of slot 0"));
+        }
+        Ok(self)
+    }
+
+    /// The state of the volume, given what both slots hold: the newer of those that are whole.
+    /// Fails with the error of the first slot if neither is.
+    pub fn newest<E>(slots: [Result<Self, E>; 2]) -> Result<Self, E> {
         match slots {
             [Ok(a), Ok(b)] => Ok(if b.checkpoint > a.checkpoint { b } else { a }),
             [Ok(one), Err(_)] | [Err(_), Ok(one)] => Ok(one),

@@ -292,8 +292,8 @@ fn the_newer_whole_superblock_wins() {
     let newer = Superblock { checkpoint: older.checkpoint + 1, ..older.clone() };
     let bad =
         || Superblock::decode(&Bytes::from_static(b"x")).map(|_| unreachable!("one byte is no superblock"));
-    assert_eq!(Superblock::newest([Ok(older.clone()), Ok(newer.clone())]), Ok(newer.clone()));
-    assert_eq!(Superblock::newest([Ok(newer.clone()), Ok(older.clone())]), Ok(newer.clone()));
+    assert_eq!(Superblock::newest::<()>([Ok(older.clone()), Ok(newer.clone())]), Ok(newer.clone()));
+    assert_eq!(Superblock::newest::<()>([Ok(newer.clone()), Ok(older.clone())]), Ok(newer.clone()));
     assert_eq!(Superblock::newest([bad(), Ok(older.clone())]), Ok(older));
     assert!(Superblock::newest([bad(), bad()]).is_err());
     assert_ne!(newer.slot(), sample::superblock().slot());

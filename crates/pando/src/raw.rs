@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
-use pando_format::superblock::SUPERBLOCK_LENGTH;
-use pando_format::{Extent, FormatError, Superblock, superblock_offsets};
+use pando_format::superblock::{SUPERBLOCK_LENGTH, read_slots};
+use pando_format::{Extent, FormatError, Superblock};
 
 use crate::failure::{Failure, Result, io_text};
 use crate::volume::name;
@@ -91,26 +91,13 @@ impl RawVolume {
 
     /// Both superblocks, with their offsets.
     pub fn superblocks(&self) -> [(u64, Result<Superblock, RawError>); 2] {
-        let read = |offset| {
-            let bytes = self.read(offset, SUPERBLOCK_LENGTH as u64)?;
-            Ok(Superblock::decode(&bytes)?)
-        };
-        let [first, _] = superblock_offsets(self.length);
-        let decoded: Result<Superblock, RawError> = read(first);
-        // The second lies at the end of what was formatted, and the device may have grown since.
-        let capacity = decoded.as_ref().map_or(self.length, |superblock| superblock.capacity);
-        let [_, second] = superblock_offsets(capacity);
-        [(first, decoded), (second, read(second))]
+        let slots = read_slots(self.length, |offset| self.read(offset, SUPERBLOCK_LENGTH as u64));
+        slots.map(|(offset, slot)| (offset, slot.and_then(|decoded| Ok(decoded?))))
     }
 
     /// The state of the volume: the newer of the superblocks that are whole.
     pub fn newest_superblock(&self, path: &Path) -> Result<Superblock> {
-        let [(_, first), (_, second)] = self.superblocks();
-        let newest = match (first, second) {
-            (Ok(first), Ok(second)) => Ok(if second.checkpoint > first.checkpoint { second } else { first }),
-            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-            (Err(error), Err(_)) => Err(error),
-        };
-        newest.map_err(|error| Failure::new(format!("{} holds no PandoFS volume: {error}", name(path))))
+        Superblock::newest(self.superblocks().map(|(_, superblock)| superblock))
+            .map_err(|error| Failure::new(format!("{} holds no PandoFS volume: {error}", name(path))))
     }
 }
