@@ -74,3 +74,21 @@ fn without_slot_0_a_superblock_counts_only_where_its_capacity_puts_it() {
     bytes.truncate(superblock.capacity as usize);
     assert_opens(bytes);
 }
+
+/// The other superblock is of a volume that was closed, and of an epoch before: all that was synced since was left out without a word.
+#[test]
+fn a_superblock_that_is_lost_after_it_was_mounted_is_damage() {
+    let (bytes, _) = grown();
+    let device = Arc::new(MemoryDevice::from_bytes(bytes));
+    let engine = common::open(&device, manual());
+    put(&engine, Tree::Metadata, *b"synced", *b"value");
+    engine.sync().unwrap();
+    let mounted = engine.superblock();
+    drop(engine);
+    let mut bytes = device.to_bytes();
+    bytes[superblock_offsets(mounted.capacity)[mounted.slot()] as usize + 1000] ^= 1;
+    match open(bytes).map(drop) {
+        Err(Error::Damaged { what }) => assert!(what.contains("a newer one is lost"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+}

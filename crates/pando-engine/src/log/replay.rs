@@ -8,7 +8,8 @@
 //!
 //! The log ends before the first batch that is not whole, or whose bound bytes are not (FMT-15): nothing in
 //! or behind it was promised. If something was, namely if a later batch calls a record there durable, that is
-//! damage (FMT-17). So is a batch that is whole, and holds what no writer writes (FMT-20).
+//! damage (FMT-17). So is a batch that is whole, and holds what no writer writes (FMT-20), and one that goes on
+//! in an epoch whose superblock is lost (FMT-22).
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -269,6 +270,7 @@ impl<'a> Walk<'a> {
         if !follows || header.epoch < self.end.epoch {
             return Ok(None);
         }
+        self.check_epoch(&header)?;
         // Only whether a batch is whole tells where the log ends. One that is, and holds what no writer writes, was written so.
         let damaged =
             |error| Error::Damaged { what: format!("log batch {sequence} cannot be replayed: {error}") };
@@ -290,6 +292,19 @@ impl<'a> Walk<'a> {
         self.end =
             End { position, epoch: header.epoch, last, distance: self.end.distance + header.batch_length() };
         Ok(Some((header, records)))
+    }
+
+    /// FMT-22. A superblock of a batch's epoch was durable before the batch was written (LOG-3).
+    fn check_epoch(&self, header: &BatchHeader) -> Result<()> {
+        let (epoch, newest) = (header.epoch, *self.source.epochs.end());
+        if epoch <= newest {
+            return Ok(());
+        }
+        let sequence = header.sequence;
+        let what = format!(
+            "log batch {sequence} is of epoch {epoch}, and the superblock of epoch {newest}: a newer one is lost"
+        );
+        Err(Error::Damaged { what })
     }
 
     /// LOG-2. A batch that is whole and chained and breaks it was written so, which no writer does.
@@ -314,7 +329,8 @@ impl<'a> Walk<'a> {
         let limit = self.circle.length().min(hole.distance + WITNESS_BYTES);
         for distance in (hole.distance + BLOCK..limit).step_by(BLOCK_SIZE) {
             let Some(header) = self.header(distance)? else { continue };
-            let is_later = header.epoch >= hole.epoch && header.sequence > hole.position.sequence;
+            let epochs = hole.epoch..=*self.source.epochs.end();
+            let is_later = epochs.contains(&header.epoch) && header.sequence > hole.position.sequence;
             if is_later && header.durable_lsn > hole.last {
                 let (missing, durable) = (hole.last.0 + 1, header.durable_lsn.0);
                 let what = format!(
@@ -335,9 +351,7 @@ impl<'a> Walk<'a> {
         }
         let block = self.read(distance, BLOCK)?;
         let header = BatchHeader::decode(&block).ok();
-        Ok(header.filter(|header| {
-            header.volume == self.source.volume && self.source.epochs.contains(&header.epoch)
-        }))
+        Ok(header.filter(|header| header.volume == self.source.volume))
     }
 
     /// Bytes at a distance from the start, of which so many are left in this round.
