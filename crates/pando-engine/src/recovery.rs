@@ -13,7 +13,7 @@ use pando_format::superblock::{
 };
 use pando_format::version::Access;
 use pando_format::{
-    Features, KeyRange, Lsn, Msn, NodeId, Region, Root, RootPair, Superblock, TableRoot, Tree,
+    BlockEntry, Features, KeyRange, Lsn, Msn, NodeId, Region, Root, RootPair, Superblock, TableRoot, Tree,
 };
 
 use crate::betree::node::{CachedNode, Node, NodeRef};
@@ -251,6 +251,13 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
         let node: NodeRef = volume.node(root.node)?;
         volume.load_all(&node)?;
         node.expect_height(Some(root.height))?;
+        // A root is changed where it is, and never reclaimed (BT-4, BT-5).
+        let is_root =
+            |entry: BlockEntry| entry.tree == tree && entry.references == 1 && !entry.pending_reclamation;
+        if !volume.table.lookup(root.node).is_some_and(is_root) {
+            let what = "the block table does not have it as a root";
+            return Err(Error::damaged_node(Some(tree), root.node, what));
+        }
         TreeRoot::replace(&mut volume.root(tree).write(), node);
     }
     volume.stats.bound_runs_replayed.store(replay.bound_runs(), Ordering::Relaxed);

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::interior::{Child, Interior};
 use super::node::{Body, Node, NodeRef};
 use super::tree::{TreeRoot, root_above};
-use crate::small_volume::{manual, small_volume};
+use crate::small_volume::{change, manual, small_volume};
 use crate::{Batch, Direction, Engine, Error, Result, ScanLimit};
 
 const TREE: Tree = Tree::Metadata;
@@ -471,4 +471,22 @@ fn nobody_waits_for_a_node_of_a_wrong_height() {
             assert!(what.contains("its height is 1"), "way {number}: {what}");
         });
     }
+}
+
+/// An image may have an edge to a node that is not there. The count of that node was to be lowered when the edge was cut off.
+#[test]
+fn an_edge_to_no_node_can_be_cut_off() {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    for number in 0..260 {
+        put(&engine, number);
+        settle(&engine);
+    }
+    let root = root(&engine);
+    root.state.write().interior_mut().children[0].id = NodeId(7777);
+    change(&engine, |batch| batch.delete_range(TREE, KeyRange::all()));
+    settle(&engine);
+    assert_eq!(engine.stats().pruned_subtrees, 2);
+    put(&engine, 0);
+    assert_eq!(lost(&engine, 260), []);
+    assert_eq!(engine.failure(), None);
 }

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use pando_device::complain;
 use pando_format::{KeyRange, NodeId};
 
 use super::leaf::Leaf;
@@ -36,6 +37,8 @@ impl Volume {
 
     /// Brings the counts in line after nodes that named `before` name `after` instead (BT-4). What nothing names any more is
     /// doomed. The caller holds the gate or the sequencer.
+    ///
+    /// What is named and not there, as only damage has it, has no count.
     pub(crate) fn settle(
         &self,
         before: impl IntoIterator<Item = NodeId>,
@@ -51,6 +54,13 @@ impl Volume {
         // Maintenance, reclamation and clones settle at the same time: each count is read and written in one hold of this lock.
         let mut doomed = self.doomed.lock();
         for (id, change) in in_order(changes) {
+            if self.table.generation(id).is_none() {
+                complain(format_args!(
+                    "node {} is damaged: an edge led to it, but it is not in the block table",
+                    id.0
+                ));
+                continue;
+            }
             let references = i64::from(self.table.references(id)) + change;
             let references = u32::try_from(references).expect("BT-4: no more names go than there are");
             self.table.set_references(id, references, references == 0);
