@@ -30,6 +30,9 @@ const WRITTEN_NODES: usize = 4;
 /// Nodes, however small, that it writes together at most.
 const WRITTEN_IMAGES_MAX: usize = 256;
 
+/// So many writings of nodes behind a checkpoint keep their generations to themselves also when a crash undoes them.
+const GENERATIONS_AHEAD: u64 = 1 << 20;
+
 /// When a checkpoint is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Occasion {
@@ -49,7 +52,6 @@ struct Cut {
     log: LogPosition,
     version: Version,
     live: RootPair,
-    next_generation: u64,
     /// Of [`Volume::bound_bytes`], what lies before it.
     bound_bytes: u64,
     ballast: u64,
@@ -80,6 +82,8 @@ impl Volume {
         let mut cut = self.cut();
         let mut dirty = std::mem::take(&mut cut.dirty).into_iter();
         while self.write_cut_nodes(&mut dirty, &mut cut)? {}
+        // Above all nodes of this checkpoint, and with a margin above those that are written until the next.
+        let next_generation = self.next_generation.load(Ordering::Relaxed) + GENERATIONS_AHEAD;
         let mut superblock = self.superblock.lock().clone();
         superblock.checkpoint += 1;
         let table = self.table.write(&cut.version, &*self.device, superblock.checkpoint)?;
@@ -90,7 +94,7 @@ impl Volume {
         superblock.epoch = self.log.epoch();
         superblock.table = table;
         superblock.live = cut.live;
-        superblock.next_generation = cut.next_generation;
+        superblock.next_generation = next_generation;
         superblock.next_node = cut.version.next().0;
         superblock.ballast = cut.ballast;
         superblock.written = now_nanoseconds();
@@ -132,8 +136,6 @@ impl Volume {
             log: self.log.cut(),
             version: self.table.snapshot(),
             live: RootPair { metadata: root(Tree::Metadata), data: root(Tree::Data) },
-            // Every node of this checkpoint is still to be written with a generation above what the counter says now.
-            next_generation: self.next_generation.load(Ordering::Relaxed) + (1 << 20),
             bound_bytes,
             ballast: self.ballast.count().bytes,
         };

@@ -10,6 +10,8 @@ mod betree;
 mod cache;
 pub mod check;
 mod checkpoint;
+#[cfg(test)]
+mod checkpoint_tests;
 mod checkpoint_turns;
 pub mod engine;
 pub mod error;
