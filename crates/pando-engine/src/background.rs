@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pando_format::Tree;
@@ -458,8 +459,8 @@ impl Drop for Panics<'_> {
 /// What a thread does until it is told to end.
 type Work = fn(&Volume);
 
-/// Starts the threads of a volume.
-pub(crate) fn start(volume: &Arc<Volume>) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
+/// Starts the threads of a volume, or none.
+pub(crate) fn start(volume: &Arc<Volume>) -> std::io::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
     if volume.options.background == Background::Manual {
         return Ok(threads);
@@ -472,14 +473,31 @@ pub(crate) fn start(volume: &Arc<Volume>) -> std::io::Result<Vec<std::thread::Jo
     let readers = [("pando-ahead", Volume::read_ahead_thread as Work); read_ahead::THREADS];
     let writers = writers.into_iter().filter(|_| !volume.options.read_only);
     for (name, run) in writers.chain(readers) {
-        let volume = volume.clone();
+        let own = volume.clone();
         let run = move || {
-            let _panics = Panics { volume: &volume, name };
-            run(&volume);
+            let _panics = Panics { volume: &own, name };
+            run(&own);
         };
-        threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(run)?);
+        match std::thread::Builder::new().name(name.to_owned()).spawn(run) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                // Else those before it would go on with a volume that nobody has.
+                stop(volume, &mut threads);
+                return Err(error);
+            }
+        }
     }
     // A replay leaves work behind, and wakes nobody.
     volume.wake_workers();
     Ok(threads)
+}
+
+/// Ends the threads of a volume, and waits for them.
+pub(crate) fn stop(volume: &Volume, threads: &mut Vec<JoinHandle<()>>) {
+    volume.signals.stop();
+    volume.cache.read_ahead.stop();
+    for thread in threads.drain(..) {
+        // A panic there has been reported by the runtime already.
+        let _ = thread.join();
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use pando_device::{BLOCK_SIZE, Device};
@@ -25,7 +26,7 @@ const LAST_CHECKPOINTS_MAX: usize = 4;
 /// while you [`Engine::fetch`] it, then ask again.
 pub struct Engine {
     volume: Arc<Volume>,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Engine {
@@ -170,12 +171,7 @@ impl Engine {
     }
 
     fn stop(&self) {
-        self.volume.signals.stop();
-        self.volume.cache.read_ahead.stop();
-        for thread in self.threads.lock().drain(..) {
-            // A panic there has been reported by the runtime already.
-            let _ = thread.join();
-        }
+        background::stop(&self.volume, &mut self.threads.lock());
     }
 
     /// With [`crate::Background::Manual`]: does one piece of background work; false if there is none.
