@@ -69,7 +69,7 @@ pub fn read_slots<E>(length: u64, mut read: impl FnMut(u64) -> Result<Bytes, E>)
 /// A tree: its root and how high it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Root {
-    /// [`NodeId::EMPTY`] for a tree without a node.
+    /// Never [`NodeId::EMPTY`] on a device: an empty tree is a leaf.
     pub node: NodeId,
     /// 0 if the root is a leaf.
     pub height: u8,

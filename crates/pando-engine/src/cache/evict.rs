@@ -109,7 +109,8 @@ impl Volume {
     }
 
     /// CACHE-2: the shard and the caller hold the only references, and while the shard is locked no new one can come but from a weak one
-    /// ([`super::passing`]), whose holder finds a node that counts no more.
+    /// ([`super::passing`]), whose holder finds a node that counts no more. So the node can be locked under the shard, against the order: only
+    /// that holder may have its lock, and waits for no shard.
     fn remove_if_unused(&self, node: NodeRef) {
         let mut shard = self.cache.shard(node.id).lock();
         if std::sync::Arc::strong_count(&node) != 2 {

@@ -7,8 +7,8 @@
 //! * CACHE-3 a dirty node is in `dirty` of the interval in which it changed.
 //!
 //! Lock order: the mutexes of a shard, of the clock hand, of the dirty list, of what is being read ([`in_flight`]) and is to be read ([`read_ahead`]), and of what
-//! streams by ([`passing`]) come after every node's lock and are held for a few instructions. Who waits for somebody else's read holds
-//! no lock.
+//! streams by ([`passing`]) come after every node's lock and are held for a few instructions; only a node that leaves the cache is locked
+//! under its shard ([`evict`]). Who waits for somebody else's read holds no lock.
 
 #[cfg(test)]
 mod dropped_tests;

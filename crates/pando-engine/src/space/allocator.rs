@@ -115,7 +115,7 @@ impl Allocator {
         self.state.lock().free.set_long_from(bytes / 4);
     }
 
-    /// Marks an extent as in use, as the block table of a mounted volume says.
+    /// Marks an extent as in use, as the block table or a binding in the log of a mounted volume says.
     ///
     /// # Errors
     /// [`Error::Damaged`] if it lies outside the node space, does not consist of whole blocks, or is in use
@@ -132,7 +132,9 @@ impl Allocator {
             (_, false) => "lies outside the node space",
             _ => "is in use twice",
         };
-        Err(Error::Damaged { what: format!("the extent {extent} in the block table {wrong}") })
+        Err(Error::Damaged {
+            what: format!("the extent {extent}, which the block table or the log names, {wrong}"),
+        })
     }
 
     /// A place for `bytes` bytes, rounded up to whole blocks: one extent if there is any that is long enough,
