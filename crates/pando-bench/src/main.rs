@@ -87,12 +87,17 @@ fn run(options: &Options) -> Result<(), Error> {
         None => Journal::default(),
     };
     let ran = schedule::run(options, &file_systems, &mut journal);
+    if ran.is_err() && journal.entries.is_empty() {
+        return ran;
+    }
     // What was measured before an error is kept.
     let results = Results::new(options, &file_system::all(options)?, commit, journal.entries);
-    let path = report::json::store(&results)?;
-    present(options, &results)?;
-    println!("stored in {}", path.display());
-    ran
+    let stored = report::json::store(&results).and_then(|path| {
+        present(options, &results)?;
+        println!("stored in {}", path.display());
+        Ok(())
+    });
+    ran.and(stored)
 }
 
 /// Prints the table, and writes the report.

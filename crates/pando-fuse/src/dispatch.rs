@@ -88,7 +88,14 @@ impl Dispatcher {
         let (fs, report, notifying) = (self.fs.clone(), self.report.clone(), self.notifying.clone());
         self.pool.run(move || {
             let changed = until_answered(&*fs, Kind::Change { bytes: 0 }, None, call);
-            let result = changed.and_then(|answer| fs.sync().map(|()| answer));
+            let result = changed.map(|answer| match (fs.sync(), answer) {
+                (Ok(()), answer) => answer,
+                // What the kernel has to forget has changed all the same.
+                (Err(error), Answer::Later(_, first)) => {
+                    Answer::Later(Box::new(Answer::Refused(refusal(&error, &report))), first)
+                }
+                (Err(error), _) => Answer::Refused(refusal(&error, &report)),
+            });
             finish(reply, result, &report, &notifying);
         });
     }

@@ -12,7 +12,8 @@
 //!
 //! * FU-1 a receiving thread never waits for the device, but for a short sync of its only caller as long as the device is quick ([`patience`]).
 //! * FU-2 every request is answered exactly once, except forgets, which are never answered.
-//! * FU-3 an inode reference is counted by the file system if and only if the kernel was told of the entry.
+//! * FU-3 an inode reference is counted by the file system if and only if the kernel was told of the entry; or if what was made could not be
+//!   made durable for the answer (`-o dirsync`): then the volume takes no changes any more, and the inode stays in memory.
 //! * FU-4 no notification is sent from within a request that holds what the notification needs.
 #![deny(unsafe_code)]
 

@@ -39,7 +39,8 @@ pub fn toku(volume: &Volume) -> Result<Measurement, Error> {
     }
     let [.., (_, largest)] = points[..] else { return Err(Error::Wrong("nothing was measured".to_owned())) };
     let values = vec![largest, largest / points[0].1];
-    let measurement = Measurement { values, traffic: Some(traffic), ..Measurement::default() };
+    let traffic = volume.device.is_some().then_some(traffic);
+    let measurement = Measurement { values, traffic, ..Measurement::default() };
     Ok(measurement.with("rate by number", "files", "files/s", points))
 }
 

@@ -98,7 +98,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
     });
     mount_point::unmount(&entry.mountpoint, lazy).map_err(|error| Failure::new(error.to_string()))?;
     let volume = entry.source.display();
-    let (mut daemon, has_heard) = match waiting {
+    let (mut daemon, mut has_heard) = match waiting {
         Ok(waiting) => waiting,
         Err(error) if control::is_dead(&entry.device, &error) => {
             complain(format!(
@@ -112,7 +112,12 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
             return Ok(Unmounted::Unknown(why));
         }
     };
-    if !daemon.has_answer_within(PATIENCE) {
+    let mut heard = Ok(Value::Null);
+    if !has_heard && daemon.has_answer_within(PATIENCE) {
+        heard = daemon.receive();
+        has_heard = true;
+    }
+    if !has_heard || !daemon.has_answer_within(PATIENCE) {
         for (source, mountpoint) in keeping_open(&entry, &info) {
             complain(format!("waiting for the end of {source} on {mountpoint}"));
         }
@@ -122,8 +127,10 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
             ));
         }
     }
-    let has_heard = if has_heard { Ok(Value::Null) } else { daemon.receive() };
-    match has_heard.and_then(|_| daemon.receive()) {
+    if !has_heard {
+        heard = daemon.receive();
+    }
+    match heard.and_then(|_| daemon.receive()) {
         Ok(_) => {
             daemon.wait_for_end();
             Ok(Unmounted::Closed)
