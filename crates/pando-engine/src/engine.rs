@@ -182,7 +182,7 @@ impl Engine {
     /// Bytes of the volume and what they are used for, for statfs.
     pub fn space(&self) -> Space {
         let counters = self.volume.allocator.counters();
-        let pending = self.volume.cache.dirty_bytes().min(counters.free);
+        let pending = self.volume.cache.bytes_to_be_written().min(counters.free);
         let free = counters.free + counters.deferred - pending;
         let scraps = counters.free - counters.usable;
         let available = free.saturating_sub(scraps + self.volume.space_reserve());
@@ -200,7 +200,7 @@ impl Engine {
     pub fn admit(&self, bytes: u64) -> Result<()> {
         let volume = &self.volume;
         // Before what is available: whatever leaves this count has come to that one by then.
-        let coming = volume.dead_bytes.load(Ordering::Relaxed) + volume.cache.dirty_bytes();
+        let coming = volume.dead_bytes.load(Ordering::Relaxed) + volume.cache.bytes_to_be_written();
         let available = self.space().available;
         if bytes <= available {
             return Ok(());

@@ -120,7 +120,7 @@ impl Basement {
 /// A basement and what is known of it without its contents.
 #[derive(Debug, Clone)]
 pub(crate) struct BasementSlot {
-    /// See LEAF-1. In memory of its own, since it stays when the contents go.
+    /// See LEAF-1. In memory of its own, or that of the node's header, since it stays when the contents go.
     pub(crate) first_key: Bytes,
     /// The contents.
     pub(crate) part: Part<Basement>,

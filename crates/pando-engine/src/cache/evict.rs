@@ -169,6 +169,10 @@ impl Volume {
     pub(crate) fn give_image_back(&self, node: &NodeRef) {
         let mut state = node.state.write();
         if !state.dropped {
+            if state.dirty.is_none() {
+                // It is on the list still, and comes to its end now.
+                self.cache.forget_dirty(node);
+            }
             self.note_dirty(node, &mut state);
             self.account(&mut state);
         }

@@ -124,3 +124,17 @@ fn a_node_says_which_checkpoint_it_was_written_for() {
     assert!(checkpoints.contains(&second) && checkpoints.contains(&first), "{checkpoints:?}");
     assert!(checkpoints.iter().all(|one| *one <= second), "{checkpoints:?}");
 }
+
+/// Each failed write of a node left it on the list of dirty ones once more.
+#[test]
+fn a_node_that_cannot_be_written_is_dirty_once() {
+    let (engine, device) = filled();
+    let volume = engine.volume();
+    let dirty = volume.cache.dirty_nodes().len();
+    assert!(dirty > 1);
+    device.set_fault(Fault::WritesFrom(device.io_count()));
+    for _ in 0..3 {
+        assert!(volume.write_back_one().is_err());
+        assert_eq!(volume.cache.dirty_nodes().len(), dirty);
+    }
+}
