@@ -20,7 +20,9 @@ fuzz_target!(|data: &[u8]| {
     for (_, _, pending) in part.keyed.iter().take(8) {
         one_by_one = pending.apply(one_by_one.as_ref());
         match &mut sum {
-            Some(sum) => sum.push(pending.clone()),
+            Some(sum) => {
+                sum.push(pending.clone());
+            }
             None => sum = Some(pending.clone()),
         }
     }

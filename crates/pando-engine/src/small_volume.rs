@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use pando_device::{Device, MemoryDevice};
+use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
 use pando_format::Tree;
+use parking_lot::Mutex;
 
 use crate::{Background, Batch, Engine, FormatOptions, Options};
 
@@ -60,4 +61,53 @@ pub(crate) fn assert_sound(engine: &Engine) {
 /// Background work is done when a test asks for it.
 pub(crate) fn manual() -> Options {
     Options { background: Background::Manual, ..Options::default() }
+}
+
+/// Done while a write is under way; answers whether it is to be done during the next one, too.
+type Work = Box<dyn FnMut() -> bool + Send>;
+
+/// A device in memory on which somebody is at work while it writes.
+pub(crate) struct Busy {
+    inner: MemoryDevice,
+    pub(crate) work: Mutex<Option<Work>>,
+}
+
+impl Busy {
+    /// Nobody is at work yet.
+    pub(crate) fn new(capacity: u64) -> Self {
+        Self { inner: MemoryDevice::new(capacity), work: Mutex::default() }
+    }
+}
+
+impl Device for Busy {
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+        self.inner.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+        // What it does may write as well.
+        let work = self.work.lock().take();
+        if let Some(mut work) = work
+            && work()
+        {
+            *self.work.lock() = Some(work);
+        }
+        self.inner.write(batch)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.inner.discard(offset, length)
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
 }

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
 use pando_format::Tree;
-use parking_lot::Mutex;
 
-use crate::small_volume::{assert_sound, fill, manual};
+use crate::small_volume::{Busy, assert_sound, fill, manual};
 use crate::{Batch, Engine, Error, FormatOptions, KeyRange};
 
 /// Of 1 KiB: a third of the volume.
@@ -15,46 +13,9 @@ const VALUES: u32 = 20_000;
 /// Of so many values one is changed: some in each leaf.
 const STEP: usize = 8;
 
-/// What is done while a write is under way.
-type Work = Box<dyn FnOnce() + Send>;
-
-/// A device in memory on which somebody is at work while the next write is under way.
-struct Busy {
-    inner: MemoryDevice,
-    work: Mutex<Option<Work>>,
-}
-
-impl Device for Busy {
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
-    }
-
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
-        self.inner.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
-        let work = self.work.lock().take();
-        work.into_iter().for_each(|work| work());
-        self.inner.write(batch)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.inner.discard(offset, length)
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-}
-
 /// A volume of which every node is shared with a clone, and its device.
 fn cloned() -> (Arc<Engine>, Arc<Busy>) {
-    let device = Arc::new(Busy { inner: MemoryDevice::new(64 << 20), work: Mutex::default() });
+    let device = Arc::new(Busy::new(64 << 20));
     // Messages do not stay halfway, and basement nodes are so long that padding them takes little.
     let format = FormatOptions {
         node_bytes: Some(64 << 10),
@@ -88,9 +49,12 @@ fn change_all(engine: &Engine, value: u8) {
 }
 
 /// Has the engine do something during the first write of a checkpoint.
-fn checkpoint_during(engine: &Arc<Engine>, device: &Busy, work: impl FnOnce(&Engine) + Send + 'static) {
+fn checkpoint_during(engine: &Arc<Engine>, device: &Busy, work: impl Fn(&Engine) + Send + 'static) {
     let other = engine.clone();
-    *device.work.lock() = Some(Box::new(move || work(&other)));
+    *device.work.lock() = Some(Box::new(move || {
+        work(&other);
+        false
+    }));
     engine.checkpoint().unwrap();
     assert!(device.work.lock().is_none());
 }
