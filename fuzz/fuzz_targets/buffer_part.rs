@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
     let mut sum: Option<Pending> = None;
     let mut one_by_one = value.clone();
     for (_, _, pending) in part.keyed.iter().take(8) {
-        one_by_one = pending.apply(one_by_one.as_ref());
+        one_by_one = pending.apply(one_by_one);
         match &mut sum {
             Some(sum) => {
                 sum.push(pending.clone());
@@ -27,6 +27,6 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     if let Some(sum) = sum {
-        assert_eq!(sum.apply(value.as_ref()), one_by_one);
+        assert_eq!(sum.settle(value), one_by_one);
     }
 });

@@ -18,8 +18,8 @@ fuzz_target!(|data: &[u8]| {
             encode_record_unbound(&whole, |i| !matches!(operations[i], LoggedOperation::Whole(_)))
         }
     };
-    let bytes = Bytes::from(encoded.pieces.concat());
-    assert_eq!(bytes.len(), encoded.length);
+    let bytes = Bytes::from(encoded.pieces().collect::<Vec<_>>().concat());
+    assert_eq!(bytes.len(), encoded.length());
     assert_eq!(decode_record(&bytes, Lsn(7)), Ok(record));
 });
 

@@ -1,6 +1,5 @@
 //! Applying a batch: one record in the log, then its messages in the roots.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -78,8 +77,7 @@ impl Volume {
             return Err(Error::TooLarge { what: "a batch of operations" });
         }
         self.admit(bytes as u64, terms)?;
-        let operations: Arc<[Operation]> = operations.into();
-        let record = Record::new(operations.clone());
+        let record = Record::new(&operations);
         if record.bytes() > self.log.record_bytes_max() {
             return Err(Error::TooLarge { what: "a batch of operations" });
         }
@@ -92,7 +90,7 @@ impl Volume {
             *sequencer = lsn;
             // Before the deletes, some of which find what they free above the leaves.
             self.ballast.add(terms.frees);
-            for (sub, operation) in (0..).zip(operations.iter()) {
+            for (sub, operation) in (0..).zip(operations) {
                 self.inject_operation(operation, Msn { lsn: lsn.0, sub });
             }
             lsn
@@ -118,9 +116,9 @@ impl Volume {
     }
 
     /// Applies a record that the log had.
-    pub(crate) fn replay_record(&self, lsn: Lsn, operations: &[Operation]) -> Result<()> {
+    pub(crate) fn replay_record(&self, lsn: Lsn, operations: Vec<Operation>) -> Result<()> {
         if operations.iter().any(clones) {
-            return self.replay_cloning(lsn, operations);
+            return self.replay_cloning(lsn, &operations);
         }
         let mut sequencer = self.sequencer.lock();
         for (sub, operation) in (0..).zip(operations) {
@@ -163,24 +161,22 @@ impl Volume {
     }
 
     /// The messages of an operation, in the caller's hold of the sequencer.
-    fn inject_operation(&self, operation: &Operation, msn: Msn) {
+    fn inject_operation(&self, operation: Operation, msn: Msn) {
         let mut delete_waits = false;
         match operation {
-            Operation::Put { tree, key, value } => {
-                self.inject(*tree, key.clone(), msn, Pending::Put(value.clone()))
-            }
+            Operation::Put { tree, key, value } => self.inject(tree, key, msn, Pending::Put(value)),
             Operation::PutRun { tree, prefix, first, bytes } => {
-                self.inject_run(*tree, prefix, *first, bytes, msn)
+                self.inject_run(tree, &prefix, first, bytes, msn)
             }
             Operation::Delete { tree, key } => {
-                self.inject(*tree, key.clone(), msn, Pending::Delete);
+                self.inject(tree, key, msn, Pending::Delete);
                 delete_waits = true;
             }
             Operation::Change { tree, key, change } => {
-                self.inject(*tree, key.clone(), msn, Pending::Changes(vec![change.clone()]));
+                self.inject(tree, key, msn, Pending::Changes(vec![change]));
             }
             Operation::DeleteRange { tree, range } => {
-                let deleted = self.inject_range(*tree, range, msn);
+                let deleted = self.inject_range(tree, &range, msn);
                 self.ballast.shed(deleted.bytes as u64);
                 delete_waits = deleted.waits;
             }
@@ -297,7 +293,7 @@ impl Volume {
         for (sub, operation) in (0..).zip(operations) {
             let msn = Msn { lsn: lsn.0, sub };
             if !clones(operation) {
-                self.inject_operation(operation, msn);
+                self.inject_operation(operation.clone(), msn);
                 continue;
             }
             if !emptied {

@@ -264,7 +264,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
     volume.doomed.lock().extend(volume.table.pending_reclamation().into_iter().map(|(id, _)| id));
     replay.for_each(|lsn, operations| {
         volume.stats.records_replayed.fetch_add(1, Ordering::Relaxed);
-        volume.replay_record(lsn, &operations)?;
+        volume.replay_record(lsn, operations)?;
         volume.make_room_for_replay()
     })?;
     if !volume.options.read_only {

@@ -16,13 +16,31 @@ pub fn checksum(structure: Structure, bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(structure as u64, bytes)
 }
 
+/// The checksum of bytes that come one after the other.
+pub struct Checksum(XxHash3_64);
+
+impl Checksum {
+    /// That of no bytes.
+    pub fn new(structure: Structure) -> Self {
+        Self(XxHash3_64::with_seed(structure as u64))
+    }
+
+    /// Takes in the next bytes.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    /// Of all that came.
+    pub fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+}
+
 /// The checksum of bytes that lie in pieces, without joining them.
 pub fn checksum_pieces<'a>(structure: Structure, pieces: impl IntoIterator<Item = &'a [u8]>) -> u64 {
-    let mut hash = XxHash3_64::with_seed(structure as u64);
-    for piece in pieces {
-        hash.write(piece);
-    }
-    hash.finish()
+    let mut checksum = Checksum::new(structure);
+    pieces.into_iter().for_each(|piece| checksum.add(piece));
+    checksum.finish()
 }
 
 /// [`checksum_pieces`] of shared bytes.

@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Appends fields to a growing vector.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
@@ -213,7 +213,7 @@ impl Writer {
 }
 
 /// A [`Writer`] that takes large values in by reference: only the small fields around them are copied.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct PieceWriter {
     /// Everything but the referenced values.
     pub fields: Writer,
@@ -254,21 +254,16 @@ impl PieceWriter {
         }
     }
 
-    /// The pieces, to be read one behind the other.
-    pub fn into_pieces(self) -> Vec<Bytes> {
-        let fields = Bytes::from(self.fields.into_vec());
-        let mut pieces = Vec::with_capacity(2 * self.references.len() + 1);
-        let mut start = 0;
-        for (position, bytes) in self.references {
-            if position > start {
-                pieces.push(fields.slice(start..position));
-            }
-            pieces.push(bytes);
-            start = position;
-        }
-        if start < fields.len() {
-            pieces.push(fields.slice(start..));
-        }
-        pieces
+    /// True if there is a value that was taken in by reference.
+    pub fn has_references(&self) -> bool {
+        !self.references.is_empty()
+    }
+
+    /// What was written, to be read one behind the other.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.references.iter().map(|(position, _)| *position));
+        let ends = self.references.iter().map(|(position, bytes)| (*position, &bytes[..]));
+        let ends = ends.chain(std::iter::once((self.fields.len(), &[][..])));
+        starts.zip(ends).flat_map(|(start, (end, bytes))| [&self.fields.as_slice()[start..end], bytes])
     }
 }

@@ -37,9 +37,9 @@ pub use ids::{Lsn, Msn, NodeId, Tree};
 pub use key::{Bound, KeyRange, Side};
 pub use key_codec::VALUE_LENGTH_MAX;
 pub use leaf_part::{LeafPartWriter, decode_leaf_part};
-pub use log_batch::{BatchHeader, EncodedBatch, decode_batch, encode_batch};
+pub use log_batch::{BatchHeader, decode_batch, encode_batch};
 pub use log_record::{
-    Binding, BoundPiece, LogRecord, LoggedOperation, RecordPieces, encode_binding, encode_record,
+    Binding, BoundPiece, EncodedRecord, LogRecord, LoggedOperation, encode_binding, encode_record,
     encode_record_unbound,
 };
 pub use message::{Change, FieldUpdate, Pending};

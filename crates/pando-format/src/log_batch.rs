@@ -14,11 +14,11 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::Lsn;
-use crate::checksum::{checksum_shared, verify};
+use crate::checksum::{Checksum, verify};
 use crate::codec::BLOCK_LENGTH;
 use crate::error::{FormatError, Structure};
 use crate::head::{self, VolumeId, stored_checksum};
-use crate::log_record::{LogRecord, RECORD_LENGTH_MAX, RecordPieces, decode_records};
+use crate::log_record::{LogRecord, RECORD_LENGTH_MAX, decode_records};
 
 const BATCH: Structure = Structure::LogBatch;
 
@@ -109,47 +109,38 @@ pub fn batch_length(payload_length: usize) -> u64 {
     ((BATCH_HEADER_LENGTH + payload_length) as u64).next_multiple_of(BLOCK_LENGTH as u64)
 }
 
-/// A batch ready to be written.
-#[derive(Debug, Clone)]
-pub struct EncodedBatch {
-    /// Header, records and padding, one behind the other: a multiple of 4 KiB in all.
-    pub pieces: Vec<Bytes>,
-    /// Bytes of all pieces.
-    pub length: u64,
-    /// What the next batch names as its predecessor.
-    pub chain: u64,
-}
+/// Bytes of a payload that are summed up together, while they are still in the processor's nearest caches.
+const SUMMED_BYTES: usize = 64 << 10;
 
-impl EncodedBatch {
-    /// Copies the pieces into an I/O buffer: the one copy of a logged value. Returns what is left of the buffer.
-    ///
-    /// # Panics
-    /// If the buffer is shorter than the batch.
-    pub fn copy_to<'a>(&self, buffer: &'a mut [u8]) -> &'a mut [u8] {
-        self.pieces.iter().fold(buffer, |rest, piece| {
-            let (here, rest) = rest.split_at_mut(piece.len());
-            here.copy_from_slice(piece);
-            rest
-        })
+/// Writes a batch: the header, encoded records, one piece behind the other, and padding. Fills in payload length and checksum; all else of
+/// the header is the caller's. Returns what the next batch names as its predecessor.
+///
+/// # Panics
+/// If `out` is not as long as the batch ([`batch_length`]).
+pub fn encode_batch<'a>(
+    mut header: BatchHeader,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+    out: &mut [u8],
+) -> u64 {
+    let (head, payload) = out.split_at_mut(BATCH_HEADER_LENGTH);
+    let mut checksum = Checksum::new(Structure::LogPayload);
+    let (mut summed, mut end) = (0, 0);
+    for piece in pieces.into_iter().flat_map(|piece| piece.chunks(SUMMED_BYTES)) {
+        payload[end..end + piece.len()].copy_from_slice(piece);
+        end += piece.len();
+        if end - summed >= SUMMED_BYTES {
+            checksum.add(&payload[summed..end]);
+            summed = end;
+        }
     }
-}
-
-/// Makes a batch of encoded records. Fills in payload length and checksum; all else of the header is the caller's.
-pub fn encode_batch(mut header: BatchHeader, records: Vec<RecordPieces>) -> EncodedBatch {
-    let payload: usize = records.iter().map(|record| record.length).sum();
-    header.payload_length =
-        u32::try_from(payload).expect("a batch is smaller than the log, and the log below 4 GiB");
-    let mut pieces = Vec::with_capacity(2 + records.iter().map(|record| record.pieces.len()).sum::<usize>());
-    pieces.push(Bytes::new());
-    pieces.extend(records.into_iter().flat_map(|record| record.pieces));
-    header.payload_checksum = checksum_shared(Structure::LogPayload, &pieces);
+    checksum.add(&payload[summed..end]);
+    payload[end..].fill(0);
+    header.payload_length = end.try_into().expect("a batch is smaller than the log, and the log below 4 GiB");
+    header.payload_checksum = checksum.finish();
     let encoded = header.encode();
-    let chain = stored_checksum(&encoded);
-    pieces[0] = encoded.into();
-    let length = header.batch_length();
-    let padding = (length - (BATCH_HEADER_LENGTH + payload) as u64) as usize;
-    pieces.push(Bytes::from_static(&[0; BLOCK_LENGTH]).slice(..padding));
-    EncodedBatch { pieces, length, chain }
+    head.copy_from_slice(&encoded);
+    assert_eq!(header.batch_length(), (head.len() + payload.len()) as u64, "all of it is the batch");
+    stored_checksum(&encoded)
 }
 
 /// The batch at the front of `bytes`, its payload verified and its records decoded. Values are slices of `bytes`.

@@ -220,16 +220,31 @@ pub fn bound_checksum(pieces: &[Bytes]) -> u64 {
 }
 
 /// An encoded record: small fields in memory of its own, long values by reference.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RecordPieces {
-    /// To be written one behind the other.
-    pub pieces: Vec<Bytes>,
-    /// Bytes of all of them.
-    pub length: usize,
+#[derive(Debug, Clone, Default)]
+pub struct EncodedRecord {
+    writer: PieceWriter,
+    length: usize,
+}
+
+impl EncodedRecord {
+    /// Bytes of the record.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// True if it shares a long value with the operation that it came with.
+    pub fn has_references(&self) -> bool {
+        self.writer.has_references()
+    }
+
+    /// Its bytes, one piece behind the other.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.writer.pieces()
+    }
 }
 
 /// A record with all its bytes.
-pub fn encode_record(operations: &[Operation]) -> RecordPieces {
+pub fn encode_record(operations: &[Operation]) -> EncodedRecord {
     encode_record_unbound(operations, |_| false)
 }
 
@@ -237,7 +252,7 @@ pub fn encode_record(operations: &[Operation]) -> RecordPieces {
 ///
 /// # Panics
 /// If `unbound` names an operation that is no put.
-pub fn encode_record_unbound(operations: &[Operation], unbound: impl Fn(usize) -> bool) -> RecordPieces {
+pub fn encode_record_unbound(operations: &[Operation], unbound: impl Fn(usize) -> bool) -> EncodedRecord {
     let room: usize = operations.iter().map(room_for).sum();
     let mut writer = start(OPERATIONS, RECORD_HEAD_LENGTH + room);
     writer.fields.length(operations.len());
@@ -248,7 +263,7 @@ pub fn encode_record_unbound(operations: &[Operation], unbound: impl Fn(usize) -
 }
 
 /// A binding record.
-pub fn encode_binding(binding: &Binding) -> RecordPieces {
+pub fn encode_binding(binding: &Binding) -> EncodedRecord {
     let mut writer =
         start(BINDING, RECORD_HEAD_LENGTH + 12 + binding.pieces.len() * BoundPiece::ENCODED_LENGTH);
     writer.fields.length(binding.pieces.len());
@@ -277,11 +292,11 @@ fn start(kind: u8, room: usize) -> PieceWriter {
     writer
 }
 
-fn finish(mut writer: PieceWriter) -> RecordPieces {
+fn finish(mut writer: PieceWriter) -> EncodedRecord {
     let length = writer.len();
     let stored = u32::try_from(length).expect("a record is smaller than the log, and the log below 4 GiB");
     writer.fields.overwrite(0, &stored.to_le_bytes());
-    RecordPieces { pieces: writer.into_pieces(), length }
+    EncodedRecord { writer, length }
 }
 
 fn encode_operation(writer: &mut PieceWriter, operation: &Operation, unbound: bool) {

@@ -89,34 +89,39 @@ impl Pending {
 
     /// Adds a newer sum on top of this one. Returns by how much [`Pending::length`] has changed.
     pub fn push(&mut self, newer: Self) -> isize {
+        let before = self.length();
         let (old, newer) = match (&mut *self, newer) {
             (Self::Changes(changes), Self::Changes(newer)) => {
                 return newer.into_iter().map(|change| push_change(changes, change)).sum();
             }
-            (Self::Put(value), newer) => (Some(value.clone()), newer),
+            (Self::Put(value), newer) => (Some(std::mem::take(value)), newer),
             (_, newer) => (None, newer),
         };
-        let before = self.length();
-        *self = newer.apply(old.as_ref()).map_or(Self::Delete, Self::Put);
+        *self = newer.settle(old).map_or(Self::Delete, Self::Put);
         grown(before, self.length())
     }
 
-    /// The value after the messages, given the one before; `None` is no value.
-    pub fn apply(&self, old: Option<&Bytes>) -> Option<Bytes> {
+    /// The value after the messages, given the one before; `None` is no value. What nobody else has is changed in place.
+    pub fn apply(&self, old: Option<Bytes>) -> Option<Bytes> {
         match self {
             Self::Put(value) => Some(value.clone()),
             Self::Delete => None,
             Self::Changes(changes) => {
-                let mut value = old.cloned();
                 let is_patch = |change: &Change| change.patched().is_some();
-                for run in changes.chunk_by(|one, next| is_patch(one) && is_patch(next)) {
-                    value = match run {
-                        [change] => change.apply(value.as_ref()),
-                        patches => Some(apply_patches(patches, value.as_ref())),
-                    };
-                }
-                value
+                let runs = changes.chunk_by(|one, next| is_patch(one) && is_patch(next));
+                runs.fold(old, |value, run| match run {
+                    [change] => change.apply(value),
+                    patches => Some(apply_patches(patches, value)),
+                })
             }
+        }
+    }
+
+    /// The same where the messages have come to their end.
+    pub fn settle(self, old: Option<Bytes>) -> Option<Bytes> {
+        match self {
+            Self::Put(value) => Some(value),
+            other => other.apply(old),
         }
     }
 
@@ -131,16 +136,19 @@ impl Pending {
 }
 
 impl Change {
-    /// The value after the change.
-    pub fn apply(&self, old: Option<&Bytes>) -> Option<Bytes> {
+    /// The value after the change. What nobody else has is changed in place.
+    pub fn apply(&self, old: Option<Bytes>) -> Option<Bytes> {
         match self {
-            Self::Patch { offset: 0, bytes } if old.is_none_or(|old| old.len() <= bytes.len()) => {
+            Self::Patch { offset: 0, bytes } if old.as_ref().is_none_or(|old| old.len() <= bytes.len()) => {
                 Some(bytes.clone())
             }
             Self::Patch { .. } => Some(apply_patches(std::slice::from_ref(self), old)),
-            Self::Truncate { length } => old.map(|old| old.slice(..old.len().min(*length as usize))),
+            Self::Truncate { length } => old.map(|mut old| {
+                old.truncate(*length as usize);
+                old
+            }),
             Self::Update { fields } => old.map(|old| {
-                let mut value = BytesMut::from(&old[..]);
+                let mut value = own(old);
                 for field in fields {
                     field.apply(&mut value);
                 }
@@ -292,14 +300,24 @@ fn push_truncate(changes: &mut Vec<Change>, first: usize, length: u32) -> isize 
 }
 
 /// A value with patches written to it; first filled with zeros up to the end of the last.
-fn apply_patches(patches: &[Change], old: Option<&Bytes>) -> Bytes {
-    let old = old.map_or(&[][..], |old| old);
+fn apply_patches(patches: &[Change], old: Option<Bytes>) -> Bytes {
+    let old = old.unwrap_or_default();
     let end = patches.iter().filter_map(Change::patched).fold(old.len(), |end, patch| end.max(patch.end));
-    let mut value = BytesMut::with_capacity(end);
-    value.extend_from_slice(old);
-    value.resize(end, 0);
+    let mut value = if end == old.len() {
+        own(old)
+    } else {
+        let mut longer = BytesMut::with_capacity(end);
+        longer.extend_from_slice(&old);
+        longer.resize(end, 0);
+        longer
+    };
     patches.iter().for_each(|patch| patch.write(&mut value, 0));
     value.freeze()
+}
+
+/// Bytes that can be written to: a copy of those which others have, too.
+fn own(bytes: Bytes) -> BytesMut {
+    bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]))
 }
 
 /// By how much a length has changed.

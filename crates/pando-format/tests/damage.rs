@@ -12,8 +12,8 @@ use proptest::prelude::*;
 type Decode = fn(&Bytes) -> Result<(), FormatError>;
 
 fn sealed() -> Vec<(Structure, Vec<u8>, Decode)> {
-    let (_, batch) = sample::batch();
-    let batch = sample::join(&batch.pieces)[..log_batch::BATCH_HEADER_LENGTH].to_vec();
+    let (_, batch, _) = sample::batch();
+    let batch = batch[..log_batch::BATCH_HEADER_LENGTH].to_vec();
     let headers = [sample::leaf_node().0.encode(), sample::interior_node().0.encode()];
     let [leaf, interior] = headers;
     vec![
@@ -52,8 +52,7 @@ fn every_truncation_of_a_sealed_structure_is_found() {
 
 #[test]
 fn every_changed_byte_of_a_log_payload_is_found() {
-    let (_, batch) = sample::batch();
-    let bytes = sample::join(&batch.pieces);
+    let (_, bytes, _) = sample::batch();
     let header = BatchHeader::decode(&bytes.clone().into()).unwrap();
     let end = log_batch::BATCH_HEADER_LENGTH + header.payload_length as usize;
     for at in (0..end).step_by(7) {
@@ -181,13 +180,13 @@ proptest! {
         let buffer = sample::buffer_part().encode(Compression::None);
         let record = encode_record(&sample::operations());
         let binding = encode_binding(&sample::binding());
-        for (pieces, length) in [
-            (leaf.pieces, leaf.raw_length as usize),
-            (buffer.pieces, buffer.raw_length as usize),
-            (record.pieces, record.length),
-            (binding.pieces, binding.length),
+        for (bytes, length) in [
+            (sample::join(&leaf.pieces), leaf.raw_length as usize),
+            (sample::join(&buffer.pieces), buffer.raw_length as usize),
+            (sample::bytes_of(&record), record.length()),
+            (sample::bytes_of(&binding), binding.length()),
         ] {
-            let mut bytes = sample::join(&pieces)[..length].to_vec();
+            let mut bytes = bytes[..length].to_vec();
             mutate(&mut bytes, &mutations);
             let bytes = Bytes::from(bytes);
             for bytes in [bytes.clone(), bytes.slice(..cut.index(bytes.len()))] {

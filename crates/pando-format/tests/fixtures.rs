@@ -89,19 +89,19 @@ fn block_table() {
 
 #[test]
 fn log() {
-    let (header, batch) = sample::batch();
-    let bytes = exact("log_batch/mixed.bin", &sample::join(&batch.pieces));
+    let (header, batch, chain) = sample::batch();
+    let bytes = exact("log_batch/mixed.bin", &batch);
     let (decoded, records) = decode_batch(&bytes).unwrap();
     assert_eq!(records, sample::records());
     let BatchHeader { payload_length, payload_checksum, .. } = decoded;
     assert_eq!(decoded, BatchHeader { payload_length, payload_checksum, ..header });
-    assert_eq!(stored_checksum(&bytes), batch.chain);
+    assert_eq!(stored_checksum(&bytes), chain);
 
     let record = encode_record(&sample::operations());
-    let bytes = exact("log_record/operations.bin", &sample::join(&record.pieces));
+    let bytes = exact("log_record/operations.bin", &sample::bytes_of(&record));
     assert_eq!(log_record::decode_record(&bytes, Lsn(50)).unwrap(), sample::records()[0]);
     let record = encode_binding(&sample::binding());
-    let bytes = exact("log_record/binding.bin", &sample::join(&record.pieces));
+    let bytes = exact("log_record/binding.bin", &sample::bytes_of(&record));
     assert_eq!(log_record::decode_record(&bytes, Lsn(0)), Ok(LogRecord::Binding(sample::binding())));
 }
 

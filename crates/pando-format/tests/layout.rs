@@ -295,8 +295,7 @@ fn block_table() {
 
 #[test]
 fn log() {
-    let (header, batch) = sample::batch();
-    let bytes = sample::join(&batch.pieces);
+    let (header, bytes, _) = sample::batch();
     let table = self::table("Batch header");
     assert_eq!(table.length(), log_batch::BATCH_HEADER_LENGTH);
     let payload = BatchHeader::decode(&bytes.clone().into()).unwrap();
@@ -315,12 +314,12 @@ fn log() {
     let record = self::table("Record");
     assert_eq!(record.length(), log_record::RECORD_HEAD_LENGTH);
     let operations = encode_record(&sample::operations());
-    let numbers = [("bytes", operations.length as u64), ("kind", 1), ("count", 7)];
+    let numbers = [("bytes", operations.length() as u64), ("kind", 1), ("count", 7)];
     record.check(&bytes[table.length()..], &numbers, &[]);
     assert_eq!(bytes[table.length() + record.length()], 1, "the first operation is a put");
 
     let binding = sample::binding();
-    let bytes = sample::join(&encode_binding(&binding).pieces);
+    let bytes = sample::bytes_of(&encode_binding(&binding));
     record.check(&bytes, &[("bytes", bytes.len() as u64), ("kind", 2), ("count", 2)], &[]);
     assert_eq!(bytes[12..20], binding.lsn.0.to_le_bytes());
     assert_eq!(bytes[20..24], binding.operation.to_le_bytes());

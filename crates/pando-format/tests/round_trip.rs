@@ -171,8 +171,8 @@ proptest! {
         let puts = |i: usize| matches!(operations[i], Operation::Put { .. } | Operation::PutRun { .. });
         let unbound = |i: usize| mask & (1 << i) != 0 && puts(i);
         let record = encode_record_unbound(&operations, unbound);
-        let bytes = Bytes::from(sample::join(&record.pieces));
-        prop_assert_eq!(bytes.len(), record.length);
+        let bytes = Bytes::from(sample::bytes_of(&record));
+        prop_assert_eq!(bytes.len(), record.length());
         let expected = operations.iter().enumerate().map(|(i, operation)| match operation.clone() {
             Operation::Put { tree, key, value } if unbound(i) => {
                 LoggedOperation::UnboundPut { tree, key, length: value.len() as u32 }
@@ -194,12 +194,12 @@ proptest! {
             record_count: records.len() as u32,
             ..BatchHeader::default()
         };
-        let batch = encode_batch(header, records.iter().map(|record| encode_record(record)).collect());
-        let mut buffer = vec![0xee; batch.length as usize + 3];
-        prop_assert_eq!(batch.copy_to(&mut buffer), &[0xee; 3]);
-        prop_assert!(batch.length.is_multiple_of(BLOCK_LENGTH as u64));
-        let (header, decoded) = decode_batch(&buffer.into()).unwrap();
-        prop_assert_eq!(header.batch_length(), batch.length);
+        let encoded: Vec<_> = records.iter().map(|record| encode_record(record)).collect();
+        let (batch, _) = sample::batch_of(header, &encoded);
+        let length = batch.len();
+        prop_assert!(length.is_multiple_of(BLOCK_LENGTH));
+        let (header, decoded) = decode_batch(&batch.into()).unwrap();
+        prop_assert_eq!(header.batch_length(), length as u64);
         prop_assert_eq!(header.next_lsn(), Lsn(first + records.len() as u64));
         let expected = records.into_iter().zip(first..).map(|(operations, lsn)| LogRecord::Operations {
             lsn: Lsn(lsn),
@@ -274,7 +274,7 @@ fn block_values_travel_by_reference() {
     assert_eq!(decode_leaf_part(&raw).unwrap()[0].1.as_ptr(), stored[BLOCK_LENGTH..].as_ptr());
 
     let operation = Operation::Put { tree: Tree::Data, key: Bytes::from_static(b"k"), value: block.clone() };
-    assert!(encode_record(&[operation]).pieces.iter().any(|piece| piece.as_ptr() == block.as_ptr()));
+    assert!(encode_record(&[operation]).pieces().any(|piece| piece.as_ptr() == block.as_ptr()));
 }
 
 /// A table page whose nodes have one extent each fits one block: what a checkpoint of a fresh volume writes.

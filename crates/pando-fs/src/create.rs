@@ -58,7 +58,7 @@ impl FileSystem {
         let place = Place::Named { parent: directory.clone(), name: name.clone() };
         names.insert(&name);
         let inode = Inode::detached(record, place, &self.budget, true);
-        self.adopt(&directory, &mut names, &name, &inode)?;
+        self.adopt(&directory, &mut names, || name, &inode)?;
         Ok(Entry { attributes })
     }
 

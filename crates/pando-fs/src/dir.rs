@@ -257,7 +257,7 @@ impl FileSystem {
         let Some(attributes) = attributes else {
             return Ok(entry(inode.number, inode.file_type, None));
         };
-        self.adopt(chunk.directory, names, name, &inode)?;
+        self.adopt(chunk.directory, names, || Bytes::copy_from_slice(name), &inode)?;
         let fits = entry(inode.number, inode.file_type, Some(attributes));
         if !fits {
             self.disown(chunk.directory, names, name, &inode);

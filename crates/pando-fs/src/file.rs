@@ -209,8 +209,10 @@ impl Edit {
         let run = if end >= self.record.size { rest.len() } else { rest.len() - tail };
         let tail = rest.split_off(run);
         let blocks = (run as u64).div_ceil(BLOCK);
-        if !rest.is_empty() {
-            self.batch.put_run(Tree::Data, self.prefix.clone(), block, rest);
+        match blocks {
+            0 => {}
+            1 => self.batch.put(Tree::Data, key::block_key(&self.prefix, block), rest),
+            _ => self.batch.put_run(Tree::Data, self.prefix.clone(), block, rest),
         }
         if !tail.is_empty() {
             self.batch.patch(Tree::Data, key::block_key(&self.prefix, block + blocks), 0, tail);

@@ -116,8 +116,8 @@ pub(crate) struct Inode {
     view: Option<Arc<View>>,
     references: AtomicU64,
     place: Mutex<Place>,
-    /// A directory's path and the epoch of the name space it is right for.
-    path: Mutex<Option<(u64, Bytes)>>,
+    /// Where a directory is, and the epoch of the name space for which that is right.
+    way: Mutex<Option<(u64, Way)>>,
     names: Option<Box<locks::Mutex<Names>>>,
     /// When it lost one of several names, if it did so while it was in the table, and so known to the kernel.
     pub(crate) lost_a_name: LastTime,
@@ -167,7 +167,7 @@ impl Inode {
             view,
             references: AtomicU64::new(DETACHED),
             place: Mutex::new(place),
-            path: Mutex::new(None),
+            way: Mutex::new(None),
             names,
             lost_a_name: LastTime::default(),
             known_names: KnownNames::default(),
@@ -363,16 +363,15 @@ impl Inode {
         }
         let path = Bytes::from(path);
         if path.len() <= CACHED_PATH_MAX {
-            *self.path.lock() = Some((epoch, path.clone()));
+            let key = key::directory_key(&path, names[0].len());
+            *self.way.lock() = Some((epoch, Way { path: path.clone(), key }));
         }
         Ok(path)
     }
 
     fn path_step(&self, epoch: u64) -> Result<Step> {
-        if let Some((made, path)) = &*self.path.lock()
-            && *made == epoch
-        {
-            return Ok(Step::Known(path.clone()));
+        if let Some(path) = self.known_way(epoch, |way| &way.path) {
+            return Ok(Step::Known(path));
         }
         match self.place() {
             Place::Root(view) | Place::Snapshot(view) => Ok(Step::Known(view.prefix.clone())),
@@ -381,15 +380,22 @@ impl Inode {
         }
     }
 
+    fn known_way(&self, epoch: u64, what: impl FnOnce(&Way) -> &Bytes) -> Option<Bytes> {
+        self.way.lock().as_ref().filter(|(made, _)| *made == epoch).map(|(_, way)| what(way).clone())
+    }
+
     /// The path is not to be used any more: the directory was removed.
     pub(crate) fn forget_path(&self) {
-        *self.path.lock() = None;
+        *self.way.lock() = None;
     }
 
     /// Metadata key of the record. The caller holds the name space lock and what keeps the place (IN-3).
     pub(crate) fn key(&self, epoch: u64) -> Result<Bytes> {
         if self.is_gone() {
             return Err(Error::Stale);
+        }
+        if let Some(key) = self.known_way(epoch, |way| &way.key) {
+            return Ok(key);
         }
         match self.place() {
             Place::Root(view) | Place::Snapshot(view) => Ok(view.prefix.clone()),
@@ -412,6 +418,12 @@ impl Inode {
         let prefix = key::data_prefix(owner);
         Ok((key, prefix))
     }
+}
+
+/// Where a directory is: its path, and the metadata key of its record.
+struct Way {
+    path: Bytes,
+    key: Bytes,
 }
 
 enum Step {

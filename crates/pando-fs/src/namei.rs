@@ -64,7 +64,7 @@ impl FileSystem {
         let mut names = directory.names()?;
         let path = directory.path(*epoch)?;
         let inode = self.resolve(&directory, &names, &path, name)?.ok_or(Error::NotFound)?;
-        self.adopt(&directory, &mut names, name, &inode)?;
+        self.adopt(&directory, &mut names, || Bytes::copy_from_slice(name), &inode)?;
         Ok(Entry { attributes: inode.attributes() })
     }
 
@@ -119,7 +119,7 @@ impl FileSystem {
         &self,
         directory: &Arc<Inode>,
         names: &mut Names,
-        name: &[u8],
+        name: impl FnOnce() -> Bytes,
         inode: &Arc<Inode>,
     ) -> Result<()> {
         if inode.acquire() {
@@ -134,7 +134,7 @@ impl FileSystem {
             return Err(Error::Engine(pando_engine::Error::Damaged { what }));
         }
         inode.attach();
-        names.attach(Bytes::copy_from_slice(name), inode.number);
+        names.attach(name(), inode.number);
         Ok(())
     }
 

@@ -391,7 +391,7 @@ fn a_key_outside_its_leaf_is_damage() {
         engine.volume().node(id).unwrap()
     };
     let engine = made_to_harm(260, second, |leaf| {
-        leaf.leaf_mut().apply(&"!".into(), MSN, &Pending::Put(Bytes::new()), 2 << 10);
+        leaf.leaf_mut().apply("!".into(), MSN, Pending::Put(Bytes::new()), 2 << 10);
     });
     let split = engine.volume().split_child(&root(&engine), &KeyRange::all(), 1);
     let Err(Error::Damaged { what }) = split else { panic!("{split:?}") };

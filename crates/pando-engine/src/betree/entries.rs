@@ -3,6 +3,8 @@
 //!
 //! * ENT-1 no run is empty.
 
+use std::cmp::Ordering;
+
 use bytes::Bytes;
 
 /// A key and its value.
@@ -17,10 +19,12 @@ pub(crate) struct Entries {
     /// See ENT-1.
     runs: Vec<Vec<Entry>>,
     length: usize,
+    /// Where changes came to last, the latest first: names come and go in order, and with each of them its directory changes.
+    fingers: [Position; 2],
 }
 
 /// A place between two entries; that of an entry is in front of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Position {
     run: usize,
     at: usize,
@@ -72,6 +76,42 @@ impl Entries {
         found.map(|at| Position { run, at }).map_err(|at| Position { run, at })
     }
 
+    /// The same for a change. Where it comes next to one of the last two, it is found by a look at what those have left in the
+    /// processor's caches.
+    pub(crate) fn find_for_change(&mut self, key: &[u8]) -> Result<Position, Position> {
+        let [latest, before] = self.fingers;
+        let near = self.find_near(latest, key).or_else(|| {
+            self.fingers[1] = latest;
+            self.find_near(before, key)
+        });
+        let found = near.unwrap_or_else(|| self.find(key));
+        self.fingers[0] = found.unwrap_or_else(|position| position);
+        found
+    }
+
+    /// Where a key is, if that is the entry at a position, the one behind it, or in front of either.
+    fn find_near(&self, position: Position, key: &[u8]) -> Option<Result<Position, Position>> {
+        let Position { run, at } = position;
+        let entries = self.runs.get(run)?;
+        let (other, _) = entries.get(at)?;
+        let (near, (other, _)) = match key.cmp(other) {
+            Ordering::Equal => return Some(Ok(position)),
+            Ordering::Less => {
+                let (below, _) = entries.get(at.checked_sub(1)?)?;
+                return (&below[..] < key).then_some(Err(position));
+            }
+            Ordering::Greater => match entries.get(at + 1) {
+                Some(behind) => (Position { run, at: at + 1 }, behind),
+                None => (Position { run: run + 1, at: 0 }, self.runs.get(run + 1)?.first()?),
+            },
+        };
+        match key.cmp(other) {
+            Ordering::Less => Some(Err(near)),
+            Ordering::Equal => Some(Ok(near)),
+            Ordering::Greater => None,
+        }
+    }
+
     /// The position of the first entry whose key is not below this one.
     pub(crate) fn lower_bound(&self, key: &[u8]) -> Position {
         self.find(key).unwrap_or_else(|position| position)
@@ -118,6 +158,8 @@ impl Entries {
                 Some(last) if last.len() < RUN_MAX => last.push(entry),
                 _ => self.runs.push(vec![entry]),
             }
+            let run = self.runs.len() - 1;
+            self.fingers[0] = Position { run, at: self.runs[run].len() - 1 };
             return;
         }
         let Position { run, at } = self.loosen(position);
@@ -182,7 +224,8 @@ impl Entries {
 impl From<Vec<Entry>> for Entries {
     fn from(entries: Vec<Entry>) -> Self {
         let length = entries.len();
-        Self { runs: if entries.is_empty() { Vec::new() } else { vec![entries] }, length }
+        let runs = if entries.is_empty() { Vec::new() } else { vec![entries] };
+        Self { runs, length, fingers: [Position::default(); 2] }
     }
 }
 
@@ -242,7 +285,9 @@ mod tests {
                 match step {
                     Step::Insert(number) => {
                         let (key, value) = entry(number);
-                        match entries.find(&key) {
+                        let found = entries.find(&key);
+                        prop_assert_eq!(entries.find_for_change(&key), found);
+                        match found {
                             Ok(at) => *entries.value_mut(at) = value.clone(),
                             Err(at) => entries.insert(at, (key.clone(), value.clone())),
                         }
@@ -250,7 +295,9 @@ mod tests {
                     }
                     Step::Remove(number) => {
                         let (key, _) = entry(number);
-                        let found = entries.find(&key).ok().map(|at| entries.remove(at));
+                        let found = entries.find(&key);
+                        prop_assert_eq!(entries.find_for_change(&key), found);
+                        let found = found.ok().map(|at| entries.remove(at));
                         prop_assert_eq!(found.map(|(_, value)| value), model.remove(&key));
                     }
                     Step::RemoveBetween(from, count) => {

@@ -4,6 +4,7 @@
 //!   basement's goes there and lowers it.
 //! * LEAF-2 keys rise strictly.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -72,29 +73,34 @@ impl Basement {
         ends.is_some_and(|((first, _), (last, _))| range.contains(first) && range.contains(last))
     }
 
-    /// Applies one message.
-    pub(crate) fn apply(&mut self, key: &Bytes, pending: &Pending) {
-        match self.entries.find(key) {
+    /// Applies one message. True if the key has a value then.
+    pub(crate) fn apply(&mut self, key: Bytes, pending: Pending) -> bool {
+        match self.entries.find_for_change(&key) {
             Ok(at) => {
-                let old = &self.entries.at(at).1;
+                let value = self.entries.value_mut(at);
+                let old = std::mem::take(value);
                 self.bytes -= old.len();
-                match pending.apply(Some(old)) {
-                    Some(value) => {
-                        self.bytes += value.len();
-                        *self.entries.value_mut(at) = value;
+                match pending.settle(Some(old)) {
+                    Some(new) => {
+                        self.bytes += new.len();
+                        *value = new;
+                        true
                     }
                     None => {
                         self.bytes -= key.len();
                         self.entries.remove(at);
+                        false
                     }
                 }
             }
-            Err(at) => {
-                if let Some(value) = pending.apply(None) {
+            Err(at) => match pending.settle(None) {
+                Some(value) => {
                     self.bytes += key.len() + value.len();
-                    self.entries.insert(at, (key.clone(), value));
+                    self.entries.insert(at, (key, value));
+                    true
                 }
-            }
+                None => false,
+            },
         }
     }
 
@@ -166,6 +172,8 @@ pub(crate) struct Leaf {
     /// Messages since the last split that went behind the last key, and all of them.
     at_end: u32,
     applied: u32,
+    /// The basements that messages went to last, the latest first.
+    latest: [usize; 2],
 }
 
 /// A loaded leaf's contents that a message needs are not in memory: this basement is.
@@ -175,7 +183,7 @@ pub(crate) struct NotLoaded(pub(crate) u32);
 impl Leaf {
     /// A leaf of basements in order.
     pub(crate) fn of(basements: Vec<BasementSlot>) -> Self {
-        Self { basements, at_end: 0, applied: 0 }
+        Self { basements, ..Self::default() }
     }
 
     /// Adds a basement behind the others. `shared_bytes` as in [`Basement`].
@@ -271,10 +279,16 @@ impl Leaf {
     /// The basement that a key belongs to.
     pub(crate) fn index_of(&self, key: &[u8]) -> usize {
         // As in a basement, most go behind what is there.
-        match self.basements.last() {
-            Some(last) if &last.first_key[..] <= key => self.basements.len() - 1,
-            _ => self.basements.partition_point(|slot| &slot.first_key[..] <= key).saturating_sub(1),
+        let reaches = |slot: &BasementSlot| &slot.first_key[..] <= key;
+        if self.basements.last().is_some_and(reaches) {
+            return self.basements.len() - 1;
         }
+        // What changes a file changes its directory, too, which may lie in another one.
+        let holds = |&at: &usize| {
+            self.basements.get(at).is_some_and(reaches) && !self.basements.get(at + 1).is_some_and(reaches)
+        };
+        let near = self.latest.into_iter().find(holds);
+        near.unwrap_or_else(|| self.basements.partition_point(reaches).saturating_sub(1))
     }
 
     /// The basements whose ranges have something in common with a range.
@@ -393,42 +407,48 @@ impl Leaf {
     }
 
     /// Applies one keyed message. Its basement must be loaded.
-    pub(crate) fn apply(&mut self, key: &Bytes, msn: Msn, pending: &Pending, basement_bytes: usize) {
+    pub(crate) fn apply(&mut self, key: Bytes, msn: Msn, pending: Pending, basement_bytes: usize) {
         if self.basements.is_empty() {
-            if let Some(value) = pending.apply(None) {
-                self.basements.push(BasementSlot::new(Basement::new(vec![(key.clone(), value)]), msn));
+            if let Some(value) = pending.settle(None) {
+                self.basements.push(BasementSlot::new(Basement::new(vec![(key, value)]), msn));
             }
             return;
         }
-        let index = self.index_of(key);
+        let index = self.index_of(&key);
+        if self.latest[0] != index {
+            self.latest = [index, self.latest[0]];
+        }
         let is_last = index + 1 == self.basements.len();
         let slot = &mut self.basements[index];
         let basement = slot.part.get().expect("missing_for() was asked before");
         self.applied = self.applied.saturating_add(1);
-        let is_behind = basement.entries.last().is_some_and(|(last, _)| last < key);
+        let last = basement.entries.last().map(|(last, _)| last.cmp(&key));
+        let is_behind = last == Some(Ordering::Less);
         if is_behind && is_last {
             self.at_end = self.at_end.saturating_add(1);
         }
-        if let Pending::Put(value) = pending
+        if let Pending::Put(value) = &pending
             && is_behind
             && basement.bytes <= basement_bytes
             && basement.bytes + key.len() + value.len() > basement_bytes
         {
             // What a cut would come to, without a look at all that is there.
-            let basement = Basement::new(vec![(key.clone(), value.clone())]);
+            let basement = Basement::new(vec![(key, value.clone())]);
             self.basements.insert(index + 1, BasementSlot::new(basement, msn));
             return;
         }
+        if key < slot.first_key {
+            slot.first_key = Bytes::copy_from_slice(&key);
+        }
         let basement = slot.part.change().expect("it is in memory");
-        basement.apply(key, pending);
+        // Messages that go to the end of a basement are those of a growing file: it is cut when it is full, so that sequential writes
+        // fill basements instead of leaving halves.
+        let grows_at_end = basement.apply(key, pending) && last != Some(Ordering::Greater);
         slot.bytes = basement.bytes;
         slot.entries = basement.entries.len() as u32;
         slot.msn = slot.msn.max(msn);
-        if *key < slot.first_key {
-            slot.first_key = Bytes::copy_from_slice(key);
-        }
         let bytes = slot.bytes;
-        if bytes > basement_bytes && grows_at_end(slot, key) {
+        if bytes > basement_bytes && grows_at_end {
             self.cut_basement(index, Pieces::Full(basement_bytes));
         } else if bytes > basement_bytes * 2 {
             // What is over when each is filled may be a single entry, and costs a block and a part.
@@ -474,12 +494,6 @@ impl Leaf {
     pub(crate) fn newest(&self) -> Msn {
         self.basements.iter().map(|slot| slot.msn).max().unwrap_or_default()
     }
-}
-
-/// True if the message went to the end of its basement, as those of a growing file do: it is cut when it is full, so that
-/// sequential writes fill basements instead of leaving halves.
-fn grows_at_end(slot: &BasementSlot, key: &Bytes) -> bool {
-    slot.part.get().and_then(|basement| basement.entries.last().map(|(last, _)| last == key)).unwrap_or(false)
 }
 
 /// How a basement is cut.
@@ -572,7 +586,7 @@ mod tests {
             let mut leaf = Leaf::default();
             let all = entries(sizes.iter().copied());
             for (at, (key, value)) in all.iter().enumerate() {
-                leaf.apply(key, Msn { lsn: at as u64, sub: 0 }, &Pending::Put(value.clone()), 1000);
+                leaf.apply(key.clone(), Msn { lsn: at as u64, sub: 0 }, Pending::Put(value.clone()), 1000);
             }
             let bytes = Basement::new(all.clone()).bytes;
             let pieces = cut(all, bytes, Pieces::Full(1000), Msn::default());
@@ -621,7 +635,7 @@ mod tests {
         let leaf = |keys: &[Bytes]| {
             let mut leaf = Leaf::default();
             for key in keys {
-                leaf.apply(key, Msn::default(), &Pending::Put(vec![0; 100].into()), 1000);
+                leaf.apply(key.clone(), Msn::default(), Pending::Put(vec![0; 100].into()), 1000);
             }
             leaf
         };

@@ -310,7 +310,7 @@ impl Volume {
             let born = edge.buffer_msn;
             let mut leaf = Leaf::default();
             for (key, msn, pending) in edge.buffer.get().expect("the root is loaded").keyed() {
-                leaf.apply(key, msn, pending, self.shape.basement_bytes);
+                leaf.apply(key.clone(), msn, pending.clone(), self.shape.basement_bytes);
             }
             leaf.drop_empty();
             let mut node = Node::empty_leaf(own, born);

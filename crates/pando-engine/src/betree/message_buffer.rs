@@ -531,7 +531,7 @@ fn deletes(ranges: &[(KeyRange, Msn)], key: &[u8]) -> bool {
 ///
 /// A delete is kept by the caller's choice: below a range fragment it says nothing new.
 pub(crate) fn settle_on_nothing(pending: Pending) -> Option<Pending> {
-    pending.apply(None).map(Pending::Put)
+    pending.settle(None).map(Pending::Put)
 }
 
 /// Bounds at the outer ends of a node's range stay there, whatever the keys are lifted to.

@@ -39,7 +39,7 @@ fn message() -> impl Strategy<Value = Message> {
 /// What a key's value becomes, message by message.
 fn apply_all(messages: &[Message], key: &Bytes, old: Option<Bytes>) -> Option<Bytes> {
     messages.iter().fold(old, |value, message| match message {
-        Message::Keyed(other, pending) if other == key => pending.apply(value.as_ref()),
+        Message::Keyed(other, pending) if other == key => pending.apply(value),
         Message::Range(range) if range.contains(key) => None,
         _ => value,
     })
@@ -48,7 +48,7 @@ fn apply_all(messages: &[Message], key: &Bytes, old: Option<Bytes>) -> Option<By
 /// What the buffer says that a key's value becomes.
 fn apply_buffer(buffer: &MessageBuffer, key: &Bytes, old: Option<Bytes>) -> Option<Bytes> {
     let below = if buffer.deletes(key) { None } else { old };
-    buffer.pending(key).map_or(below.clone(), |pending| pending.apply(below.as_ref()))
+    buffer.pending(key).map_or(below.clone(), |pending| pending.apply(below.clone()))
 }
 
 fn buffer_of(messages: &[Message]) -> MessageBuffer {

@@ -256,8 +256,8 @@ impl Body {
                 for (range, msn) in &messages.ranges {
                     freed += leaf.delete_range(range, *msn);
                 }
-                for (key, msn, pending) in &messages.keyed {
-                    leaf.apply(key, *msn, pending, shape.basement_bytes);
+                for (key, msn, pending) in messages.keyed {
+                    leaf.apply(key, msn, pending, shape.basement_bytes);
                 }
                 leaf.drop_empty();
                 leaf.join_small(shape.basement_bytes);

@@ -60,7 +60,7 @@ impl Volume {
             self.get_in(&*self.cached(child.id)?, lowered, Some(state.height - 1))?
         };
         Ok(match pending {
-            Some(pending) => pending.apply(below.as_ref()),
+            Some(pending) => pending.apply(below),
             None => below,
         })
     }

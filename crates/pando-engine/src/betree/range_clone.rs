@@ -281,7 +281,7 @@ impl Volume {
             Way::Copy(entries) => {
                 self.stats.ranges_copied.fetch_add(1, Ordering::Relaxed);
                 let messages = entries.into_iter().map(|(key, value)| (key, Pending::Put(value)));
-                self.inject_into_root(tree, msn, &messages.collect::<Vec<_>>());
+                self.inject_into_root(tree, msn, messages.collect());
             }
             Way::Clone { gotos, carried } => {
                 self.stats.ranges_cloned.fetch_add(1, Ordering::Relaxed);
@@ -301,7 +301,7 @@ impl Volume {
                     for goto in gotos {
                         self.inject_goto(tree, &Goto { msn, ..goto });
                     }
-                    self.inject_into_root(tree, msn, &keyed);
+                    self.inject_into_root(tree, msn, keyed);
                 }
             }
         }

@@ -381,7 +381,7 @@ pub(super) fn merge<'a>(
             if let Some((key, pending)) = overlay.head
                 && key[..] == *seen
             {
-                value = pending.apply(value.as_ref());
+                value = pending.apply(value);
                 overlay.head = nearest(&mut overlay.keyed, forward);
             }
         }

@@ -5,19 +5,20 @@
 
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use pando_format::{KeyRange, Msn, NodeId, Pending, Tree};
 
 use super::interior::Interior;
 use super::lifting::range_below;
 use super::node::{Body, NodeRef};
+use super::tree::take;
 use crate::volume::Volume;
 
-/// Messages on the straight path, in rising key order.
+/// Messages on the straight path, in rising key order. Those that have come to their leaf are taken.
 pub(super) struct Way<'a> {
     pub(super) tree: Tree,
     pub(super) msn: Msn,
-    pub(super) messages: &'a [(Bytes, Pending)],
+    pub(super) messages: &'a mut [(Bytes, Pending)],
 }
 
 /// Where the first of some messages go; never none of them.
@@ -44,7 +45,7 @@ impl Volume {
     /// Brings as many of the first messages as it can straight into one leaf. Where the first cannot go, all that are on their way to the
     /// same leaf are to go into the root, since they would find what it found; but the first alone where somebody else is at work, who may be
     /// done by then.
-    pub(super) fn inject_straight(&self, root: &NodeRef, way: &Way<'_>) -> Went {
+    pub(super) fn inject_straight(&self, root: &NodeRef, way: &mut Way<'_>) -> Went {
         let count = way.messages.len();
         let Some(state) = root.state.try_read() else { return Went::Root(1) };
         match &state.body {
@@ -57,7 +58,7 @@ impl Volume {
     /// not see the first `lifted` bytes of keys, is held until the messages are in the leaf.
     fn go_straight(
         &self,
-        way: &Way<'_>,
+        way: &mut Way<'_>,
         interior: &Interior,
         height: u8,
         lifted: usize,
@@ -106,13 +107,19 @@ impl Volume {
         if state.leaf().missing_for([], keys).is_some() {
             return Went::Root(count);
         }
+        let new: usize =
+            way.messages[..count].iter().map(|(key, pending)| key.len() + pending.length()).sum();
+        // By a key of its own it is found again.
+        let key = (state.leaf().bytes() + new > self.shape.node_bytes).then(|| way.messages[0].0.clone());
         let mut done = 0;
-        for (key, pending) in &way.messages[..count] {
+        for message in &mut way.messages[..count] {
             let leaf = state.leaf_mut();
             if leaf.bytes() >= self.shape.node_bytes * 2 {
                 break;
             }
-            leaf.apply(&key.slice(lifted..), way.msn, pending, self.shape.basement_bytes);
+            let (mut key, pending) = take(message);
+            key.advance(lifted);
+            leaf.apply(key, way.msn, pending, self.shape.basement_bytes);
             done += 1;
         }
         if done == 0 {
@@ -121,19 +128,19 @@ impl Volume {
         state.leaf_mut().drop_empty();
         let overgrown = state.leaf().is_too_large(self.shape.node_bytes);
         self.account(&mut state);
-        if overgrown {
-            self.note_overgrown(way.tree, node.id, &way.messages[0].0);
+        if overgrown && let Some(key) = key {
+            self.note_overgrown(way.tree, node.id, key);
         }
         Went::Straight(done)
     }
 
-    fn note_overgrown(&self, tree: Tree, node: NodeId, key: &Bytes) {
+    fn note_overgrown(&self, tree: Tree, node: NodeId, key: Bytes) {
         if self.damaged.lock().contains(&node) {
             return;
         }
         let mut overgrown = self.root(tree).overgrown.lock();
         if overgrown.iter().all(|(other, _)| *other != node) {
-            overgrown.push((node, key.clone()));
+            overgrown.push((node, key));
             drop(overgrown);
             self.wake_maintenance();
         }

@@ -163,11 +163,11 @@ impl TreeRoot {
 impl Volume {
     /// Brings a message for one key into a tree. The caller holds the sequencer, so messages come in MSN order.
     pub(crate) fn inject(&self, tree: Tree, key: Bytes, msn: Msn, pending: Pending) {
-        self.inject_all(tree, msn, &[(key, pending)]);
+        self.inject_all(tree, msn, &mut [(key, pending)]);
     }
 
     /// Brings consecutive blocks into a tree as puts.
-    pub(crate) fn inject_run(&self, tree: Tree, prefix: &[u8], first: u64, bytes: &Bytes, msn: Msn) {
+    pub(crate) fn inject_run(&self, tree: Tree, prefix: &[u8], first: u64, bytes: Bytes, msn: Msn) {
         let blocks = bytes.len().div_ceil(BLOCK_VALUE_LENGTH);
         // One allocation holds the keys of the whole run.
         let key_length = prefix.len() + 8;
@@ -182,50 +182,50 @@ impl Volume {
             let value = bytes.slice(start..bytes.len().min(start + BLOCK_VALUE_LENGTH));
             (keys.slice(block * key_length..(block + 1) * key_length), Pending::Put(value))
         };
-        let messages: Vec<_> = (0..blocks).map(message).collect();
-        self.inject_all(tree, msn, &messages);
+        let mut messages: Vec<_> = (0..blocks).map(message).collect();
+        self.inject_all(tree, msn, &mut messages);
     }
 
     /// Brings messages into a root in one hold of its lock. The caller holds the sequencer.
-    pub(crate) fn inject_into_root(&self, tree: Tree, msn: Msn, messages: &[(Bytes, Pending)]) {
+    pub(crate) fn inject_into_root(&self, tree: Tree, msn: Msn, mut messages: Vec<(Bytes, Pending)>) {
         self.stats.messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
-        self.inject_into(&self.root(tree).read(), msn, messages);
+        self.inject_into(&self.root(tree).read(), msn, &mut messages);
     }
 
-    /// Brings messages in rising key order into a tree: straight into their leaves, or into the root.
-    fn inject_all(&self, tree: Tree, msn: Msn, messages: &[(Bytes, Pending)]) {
+    /// Brings messages in rising key order into a tree: straight into their leaves, or into the root. It takes them, and leaves empty ones.
+    fn inject_all(&self, tree: Tree, msn: Msn, messages: &mut [(Bytes, Pending)]) {
         self.stats.messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
         let root = self.root(tree).read();
         let mut rest = messages;
         while !rest.is_empty() {
-            let done = match self.inject_straight(&root, &Way { tree, msn, messages: rest }) {
+            let done = match self.inject_straight(&root, &mut Way { tree, msn, messages: rest }) {
                 Went::Straight(count) => {
                     self.stats.straight_messages.fetch_add(count as u64, Ordering::Relaxed);
                     count
                 }
                 Went::Root(count) => {
-                    self.inject_into(&root, msn, &rest[..count]);
+                    self.inject_into(&root, msn, &mut rest[..count]);
                     count
                 }
             };
-            rest = &rest[done..];
+            rest = &mut rest[done..];
         }
     }
 
-    /// Brings messages into a root in one hold of its lock.
-    fn inject_into(&self, root: &NodeRef, msn: Msn, messages: &[(Bytes, Pending)]) {
+    /// Brings messages into a root in one hold of its lock. It takes them.
+    fn inject_into(&self, root: &NodeRef, msn: Msn, messages: &mut [(Bytes, Pending)]) {
         let mut state = spinning::write(&root.state);
         self.mark_dirty(root, &mut state);
         match &mut state.body {
             Body::Leaf(leaf) => {
-                for (key, pending) in messages {
+                for (key, pending) in messages.iter_mut().map(take) {
                     leaf.apply(key, msn, pending, self.shape.basement_bytes);
                 }
                 leaf.drop_empty();
             }
             Body::Interior(interior) => {
-                for (key, pending) in messages {
-                    interior.push(key.clone(), msn, pending.clone());
+                for (key, pending) in messages.iter_mut().map(take) {
+                    interior.push(key, msn, pending);
                 }
             }
         }
@@ -286,6 +286,11 @@ impl Volume {
     }
 }
 
+/// Takes a message out of its place.
+pub(super) fn take((key, pending): &mut (Bytes, Pending)) -> (Bytes, Pending) {
+    (std::mem::take(key), std::mem::replace(pending, Pending::Delete))
+}
+
 /// A new root above an old one that is to be split.
 pub(crate) fn root_above(old: &NodeRef, height: u8, born: Msn) -> Node {
     let interior = Interior { pivots: Vec::new(), children: vec![Child::new(old.id, 0)] };
@@ -304,7 +309,7 @@ mod tests {
         let tree = TreeRoot::new(CachedNode::new(NodeId(1), Tree::Data, node));
         let put = |state: &mut Node, key: &'static str| {
             let value = Pending::Put(Bytes::from_static(b"value"));
-            state.leaf_mut().apply(&Bytes::from_static(key.as_bytes()), Msn::default(), &value, 4096);
+            state.leaf_mut().apply(Bytes::from_static(key.as_bytes()), Msn::default(), value, 4096);
         };
         put(&mut tree.read().state.write(), "a");
         assert_eq!(tree.load(), (6, 0));

@@ -1,12 +1,13 @@
 //! From records to the bytes of a batch, and the hook of late binding.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_device::{BLOCK_SIZE, Buffer};
-use pando_format::log_batch::{BATCH_HEADER_LENGTH, BatchHeader, encode_batch};
-use pando_format::log_record::{Binding, RecordPieces, encode_binding, encode_record, encode_record_unbound};
+use pando_format::log_batch::{BATCH_HEADER_LENGTH, BatchHeader, batch_length, encode_batch};
+use pando_format::log_record::{
+    Binding, EncodedRecord, encode_binding, encode_record, encode_record_unbound,
+};
 use pando_format::{LogPosition, VolumeId};
 
 use super::late_binding::BOUND_BYTES_MIN;
@@ -22,21 +23,23 @@ pub(super) const OVERHEAD_BYTES_MAX: u64 = (BATCH_HEADER_LENGTH + BLOCK_SIZE - 1
 /// Where the log of a new volume begins.
 pub(crate) const LOG_START: LogPosition = LogPosition { offset: 0, sequence: 1, chain: 0 };
 
-/// One atomic step on its way to the log. Long values are shared with the operations, not copied.
+/// One atomic step on its way to the log. Long values are shared with the trees, not copied.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
-    operations: Arc<[Operation]>,
-    encoded: RecordPieces,
+    /// Empty where no value is long: a record that is all bytes of its own leaves keys and values to the tree, and to the thread that serves.
+    operations: Vec<Operation>,
+    encoded: EncodedRecord,
 }
 
 impl Record {
     /// Encodes all but the long values. The LSN is not part of a record, so this needs no lock.
-    pub fn new(operations: Arc<[Operation]>) -> Self {
-        let encoded = encode_record(&operations);
+    pub fn new(operations: &[Operation]) -> Self {
+        let encoded = encode_record(operations);
+        let operations = if encoded.has_references() { operations.to_vec() } else { Vec::new() };
         Self { operations, encoded }
     }
 
-    /// What it does.
+    /// What it does, if any value is long enough to be left out of the log.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
@@ -52,7 +55,7 @@ impl Record {
 
     /// Most bytes it takes in a batch.
     pub fn bytes(&self) -> u64 {
-        self.encoded.length as u64
+        self.encoded.length() as u64
     }
 }
 
@@ -101,12 +104,12 @@ pub(super) fn encode(stamp: &Stamp, records: Vec<Record>, bindings: Vec<Binding>
         bound.entry(binding.lsn).or_default().push(binding);
     }
     let record_count = records.len().try_into().expect("a batch has few records");
-    let mut pieces = Vec::with_capacity(records.len());
+    let mut encoded = Vec::with_capacity(records.len());
     for (lsn, record) in (stamp.first.0..).zip(records) {
         let bindings = if bound.is_empty() { None } else { bound.remove(&Lsn(lsn)) };
         match bindings {
-            Some(bindings) => pieces.extend(encode_bound(record, &bindings)),
-            None => pieces.push(record.encoded),
+            Some(bindings) => encoded.extend(encode_bound(record, &bindings)),
+            None => encoded.push(record.encoded),
         }
     }
     assert!(bound.is_empty(), "bindings belong to the records of the batch");
@@ -120,26 +123,25 @@ pub(super) fn encode(stamp: &Stamp, records: Vec<Record>, bindings: Vec<Binding>
         record_count,
         ..BatchHeader::default()
     };
-    let batch = encode_batch(header, pieces);
-    let mut buffer = Buffer::for_overwrite(batch.length as usize);
-    let rest = batch.copy_to(&mut buffer);
-    assert!(rest.is_empty(), "a batch is made of whole blocks");
-    (buffer.freeze(), stamp.position.sequence + 1, batch.chain)
+    let payload = encoded.iter().map(EncodedRecord::length).sum();
+    let mut buffer = Buffer::for_overwrite(batch_length(payload) as usize);
+    let chain = encode_batch(header, encoded.iter().flat_map(EncodedRecord::pieces), &mut buffer);
+    (buffer.freeze(), stamp.position.sequence + 1, chain)
 }
 
 /// A record without the bytes that are bound elsewhere, and the binding records behind it; the whole record
 /// where that is not longer, since room was kept for no more.
-fn encode_bound(record: Record, bindings: &[Binding]) -> Vec<RecordPieces> {
+fn encode_bound(record: Record, bindings: &[Binding]) -> Vec<EncodedRecord> {
     for binding in bindings {
         let length: u64 = binding.pieces.iter().map(|piece| u64::from(piece.length)).sum();
         let expected = record.operations.get(binding.operation as usize).and_then(put_length);
         assert_eq!(Some(length), expected, "a binding covers all bytes of a put");
     }
     let is_bound = |i: usize| bindings.iter().any(|binding| binding.operation as usize == i);
-    let mut pieces = vec![encode_record_unbound(&record.operations, is_bound)];
-    pieces.extend(bindings.iter().map(encode_binding));
-    if pieces.iter().map(|piece| piece.length).sum::<usize>() < record.encoded.length {
-        pieces
+    let mut bound = vec![encode_record_unbound(&record.operations, is_bound)];
+    bound.extend(bindings.iter().map(encode_binding));
+    if bound.iter().map(EncodedRecord::length).sum::<usize>() < record.encoded.length() {
+        bound
     } else {
         vec![record.encoded]
     }

@@ -24,7 +24,7 @@ fn ripe(late_binding: bool, compression: Compression) -> usize {
         first: 0,
         bytes: vec![1; BOUND_BYTES_MIN].into(),
     };
-    let records = [small(), small(), run].map(|operation| Record::new([operation].into()));
+    let records = [small(), small(), run].map(|operation| Record::new(&[operation]));
     engine.volume().ripe(&records)
 }
 

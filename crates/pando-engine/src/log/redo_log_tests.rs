@@ -19,7 +19,7 @@ const REGION: Region = Region { device: 0, offset: 8192, length: 64 * 4096 };
 
 pub(super) fn put(key: &str, length: usize) -> Record {
     let value = vec![key.as_bytes()[0]; length].into();
-    Record::new(Arc::new([Operation::Put { tree: Tree::Data, key: key.to_owned().into(), value }]))
+    Record::new(&[Operation::Put { tree: Tree::Data, key: key.to_owned().into(), value }])
 }
 
 fn log_on(device: Arc<dyn Device>) -> RedoLog {
@@ -145,7 +145,7 @@ fn little_waits_if_a_sync_is_only_a_small_write_and_a_flush() {
     assert!(log.little_waits());
     let (prefix, bytes) = ("file".into(), vec![1; BOUND_BYTES_MIN].into());
     let run = Operation::PutRun { tree: Tree::Data, prefix, first: 0, bytes };
-    log.append(Lsn(3), Record::new(Arc::new([run]))).unwrap();
+    log.append(Lsn(3), Record::new(&[run])).unwrap();
     assert!(!log.little_waits(), "what goes straight to leaves");
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_device::simulated::{CrashPoint, Image, Random, SimulatedDevice};
 use pando_device::{Buffer, Device, WriteRequest};
-use pando_format::log_batch::{BatchHeader, encode_batch};
+use pando_format::log_batch::{BatchHeader, batch_length, encode_batch};
 use pando_format::log_record::{
-    Binding, BoundPiece, RecordPieces, bound_checksum, decode_record, encode_binding, encode_record_unbound,
+    Binding, BoundPiece, EncodedRecord, bound_checksum, decode_record, encode_binding, encode_record_unbound,
 };
 use pando_format::{Change, Compression, Extent, FieldUpdate, KeyRange, LogPosition, Region, Structure};
 
@@ -43,7 +43,7 @@ fn operations(epoch: u64, lsn: u64) -> Vec<Operation> {
 }
 
 fn record(epoch: u64, lsn: u64) -> Record {
-    Record::new(operations(epoch, lsn).into())
+    Record::new(&operations(epoch, lsn))
 }
 
 fn source(device: Arc<dyn Device>, epochs: u64, checkpoint: Checkpoint) -> LogSource {
@@ -364,7 +364,7 @@ fn what_is_replayed_keeps_nothing_that_was_read_around_it() {
     ];
     let mut load = Load::formatted();
     let device = load.device.clone();
-    load.log.append(Lsn(1), Record::new(operations.clone().into())).expect("there is room");
+    load.log.append(Lsn(1), Record::new(&operations)).expect("there is room");
     load.sync(&BindAll { device: &*device });
     let replay = Replay::find(source(device, 1, FORMATTED)).expect("the log is whole");
     assert_eq!(replay.bound_runs(), 1);
@@ -437,10 +437,12 @@ fn bindings_of_more_bytes_than_the_value_has_are_not_read() {
         payload_length: 0,
         payload_checksum: 0,
     };
-    let batch = encode_batch(header, vec![encode_record_unbound(&[put], |_| true), encode_binding(&binding)]);
+    let records = [encode_record_unbound(&[put], |_| true), encode_binding(&binding)];
+    let batch =
+        batch_of(header, &records.iter().flat_map(EncodedRecord::pieces).collect::<Vec<_>>().concat());
     let device = SimulatedDevice::new(CAPACITY);
     let value = Bytes::from([vec![7; 5000], vec![0; 3192]].concat());
-    for (offset, bytes) in [(REGION.offset, batch.pieces.concat().into()), (NODES, value)] {
+    for (offset, bytes) in [(REGION.offset, batch), (NODES, value)] {
         device.write(&[WriteRequest { offset, pieces: vec![bytes] }]).expect("nothing fails here");
     }
     let replay = Replay::find(source(Arc::new(device), 1, FORMATTED)).expect("nothing outside is read");
@@ -460,12 +462,18 @@ fn first_header() -> BatchHeader {
     }
 }
 
+/// A batch with this payload.
+fn batch_of(header: BatchHeader, payload: &[u8]) -> Bytes {
+    let mut out = vec![0xee; batch_length(payload.len()) as usize];
+    encode_batch(header, [payload], &mut out);
+    out.into()
+}
+
 /// What a log of one batch with this payload is answered with.
 fn written(payload: Vec<u8>) -> Error {
-    let length = payload.len();
-    let batch = encode_batch(first_header(), vec![RecordPieces { pieces: vec![payload.into()], length }]);
+    let batch = batch_of(first_header(), &payload);
     let device = SimulatedDevice::new(CAPACITY);
-    let request = WriteRequest { offset: REGION.offset, pieces: vec![batch.pieces.concat().into()] };
+    let request = WriteRequest { offset: REGION.offset, pieces: vec![batch] };
     device.write(&[request]).expect("nothing fails here");
     match Replay::find(source(Arc::new(device), 1, FORMATTED)) {
         Ok(replay) => panic!("it goes on to record {:?}", replay.last()),
@@ -483,8 +491,9 @@ fn a_whole_batch_that_no_writer_writes_is_damage() {
         Operation::PutRun { tree, prefix, first, bytes }
     };
     let put = |key, value| Operation::Put { tree, key: bytes(key), value: bytes(value) };
-    let unbound = |operations: &[Operation]| encode_record_unbound(operations, |_| true).pieces.concat();
-    let whole = |operation| encode_record_unbound(&[operation], |_| false).pieces.concat();
+    let joined = |record: EncodedRecord| record.pieces().collect::<Vec<_>>().concat();
+    let unbound = |operations: &[Operation]| joined(encode_record_unbound(operations, |_| true));
+    let whole = |operation| joined(encode_record_unbound(&[operation], |_| false));
     // Its length is a lie: so much would not be bound anywhere.
     let lies = |mut record: Vec<u8>, length: u32| {
         let end = record.len();

@@ -261,8 +261,9 @@ pub fn records() -> Vec<LogRecord> {
     ]
 }
 
-pub fn batch() -> (BatchHeader, EncodedBatch) {
-    let records = vec![
+/// A header, its batch, and what the next one names as its predecessor.
+pub fn batch() -> (BatchHeader, Vec<u8>, u64) {
+    let records = [
         encode_record(&operations()),
         encode_record_unbound(&operations(), |i| i == 0 || i == 2),
         encode_binding(&binding()),
@@ -279,8 +280,19 @@ pub fn batch() -> (BatchHeader, EncodedBatch) {
         payload_length: 0,
         payload_checksum: 0,
     };
-    let batch = encode_batch(header.clone(), records);
-    (header, batch)
+    let (batch, chain) = batch_of(header.clone(), &records);
+    (header, batch, chain)
+}
+
+pub fn batch_of(header: BatchHeader, records: &[EncodedRecord]) -> (Vec<u8>, u64) {
+    let payload = records.iter().map(EncodedRecord::length).sum();
+    let mut out = vec![0xee; log_batch::batch_length(payload) as usize];
+    let chain = encode_batch(header, records.iter().flat_map(EncodedRecord::pieces), &mut out);
+    (out, chain)
+}
+
+pub fn bytes_of(record: &EncodedRecord) -> Vec<u8> {
+    record.pieces().collect::<Vec<_>>().concat()
 }
 
 pub fn join(pieces: &[Bytes]) -> Vec<u8> {

@@ -54,6 +54,12 @@ pub fn child_key(parent_path: &[u8], name: &[u8]) -> Bytes {
     [parent_path, CHILD, name].concat().into()
 }
 
+/// Metadata key of the directory with the given path, of which its own name is so long.
+pub fn directory_key(path: &[u8], name_length: usize) -> Bytes {
+    let (parent, name) = path.split_at(path.len() - name_length);
+    [parent, &CHILD[1..], name].concat().into()
+}
+
 /// What the metadata keys of all children of a directory begin with; nothing else begins so.
 pub fn children_prefix(path: &[u8]) -> Bytes {
     [path, CHILD].concat().into()
@@ -109,9 +115,7 @@ pub fn receiving_key(number: u64) -> Bytes {
 }
 
 fn numbered_key(tag: u8, number: u64) -> Bytes {
-    let mut key = vec![tag];
-    key.extend_from_slice(&number.to_be_bytes());
-    key.into()
+    [&[tag][..], &number.to_be_bytes()].concat().into()
 }
 
 /// Key in the list of names that redirect. It keeps the order of the names and what they begin with, so the names
@@ -210,6 +214,7 @@ mod tests {
     #[test]
     fn children_lie_side_by_side_before_anything_deeper() {
         let path = child_path(&child_path(b"", b"a"), b"b");
+        assert_eq!(directory_key(&path, 1), child_key(&child_path(b"", b"a"), b"b"));
         let mut keys = [
             child_key(b"", b"a"),
             child_key(&child_path(b"", b"a"), b"b"),

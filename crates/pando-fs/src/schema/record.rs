@@ -496,7 +496,7 @@ mod tests {
         changed.modified = Timestamp { seconds: 5, nanoseconds: 4 };
         changed.changed = Timestamp { seconds: 3, nanoseconds: 2 };
         let update = pando_engine::Change::Update { fields: changed.hot_update() };
-        let bytes = update.apply(Some(&stored)).expect("an update keeps the value");
+        let bytes = update.apply(Some(stored)).expect("an update keeps the value");
         assert_eq!(Record::decode(&bytes), Ok(changed));
     }
 }

@@ -112,7 +112,7 @@ impl Map {
             }
             Operation::Delete { tree, key } => self.set(*tree, key.clone(), None),
             Operation::Change { tree, key, change } => {
-                let value = change.apply(self.get(*tree, key));
+                let value = change.apply(self.get(*tree, key).cloned());
                 self.set(*tree, key.clone(), value);
             }
             Operation::DeleteRange { tree, range } => {
