@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::Engine;
+use pando_device::MemoryDevice;
+use pando_format::Tree;
+
 use crate::small_volume::{Busy, assert_sound, fill, manual, volume_on};
+use crate::{Batch, Engine};
 
 /// The superblock said that generations of its own nodes were never used, and the volume could not be opened.
 #[test]
@@ -22,4 +25,56 @@ fn a_checkpoint_knows_the_generations_of_its_last_nodes() {
     engine.checkpoint().unwrap();
     drop(engine);
     assert_sound(&Engine::open(device, manual()).unwrap());
+}
+
+/// Leaves of the free space every other run of a fourth of a node, so that eight hold two nodes, and one of so many bytes.
+fn fragment(engine: &Engine, long: u64) {
+    let allocator = &engine.volume().allocator;
+    let long = (long > 0).then(|| allocator.allocate(long, &[]).unwrap()[0]);
+    let runs: Vec<_> = std::iter::from_fn(|| allocator.allocate(16 << 10, &[])).flatten().collect();
+    runs.into_iter().step_by(2).chain(long).for_each(|run| allocator.give_back(run));
+}
+
+/// Puts values of 1 KiB under numbers of a tree, and lets them wait.
+fn put(engine: &Engine, tree: Tree, numbers: impl Iterator<Item = u32>) {
+    let mut batch = Batch::new();
+    numbers.for_each(|number| batch.put(tree, number.to_be_bytes().to_vec(), vec![1; 1024]));
+    engine.apply(batch).unwrap();
+}
+
+fn root_bytes(engine: &Engine, tree: Tree) -> u64 {
+    engine.volume().root(tree).read().state.read().write_estimate() as u64
+}
+
+/// A checkpoint found no place for a root in which messages of several nodes' worth waited, and the volume took no changes any more.
+#[test]
+fn a_long_root_is_flushed_where_free_space_is_in_short_runs() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let engine = volume_on(&device);
+    fill(&engine, 2000);
+    engine.checkpoint().unwrap();
+    fragment(&engine, 0);
+    put(&engine, Tree::Data, (0..2000).step_by(10));
+    assert!(root_bytes(&engine, Tree::Data) > engine.volume().allocator.longest_node_bytes());
+    engine.checkpoint().unwrap();
+    drop(engine);
+    assert_sound(&Engine::open(device, manual()).unwrap());
+}
+
+/// Leaves that had changed before it used up the only run of free space in which a long root found a place.
+#[test]
+fn a_long_root_is_written_before_the_leaves() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let engine = volume_on(&device);
+    fill(&engine, 2000);
+    put(&engine, Tree::Metadata, 0..1000);
+    while engine.background_step().unwrap() {}
+    engine.checkpoint().unwrap();
+    fragment(&engine, 512 << 10);
+    put(&engine, Tree::Data, (0..2000).step_by(10));
+    while engine.background_step().unwrap() {}
+    put(&engine, Tree::Metadata, (0..1000).step_by(5));
+    let flushes = engine.stats().flushes;
+    engine.checkpoint().unwrap();
+    assert_eq!(engine.stats().flushes, flushes, "what waited has come down: this proves nothing");
 }

@@ -18,6 +18,9 @@ use super::tree::{TreeRoot, root_above};
 use crate::volume::Volume;
 use crate::{Error, Miss, Result};
 
+/// How often a root is gone on with for a checkpoint because a clone came in between.
+const PAUSES_MAX: usize = 64;
+
 impl Volume {
     /// Does what maintenance a tree needs most; false if it needs none or somebody else is at it.
     pub(crate) fn maintain(&self, tree: Tree) -> Result<bool> {
@@ -97,6 +100,37 @@ impl Volume {
                 return Ok(());
             }
         }
+    }
+
+    /// Sees to it, before a checkpoint, that the roots find places on the device, however long they have become: where free space is in short runs, messages are
+    /// flushed. A clone may come in between, and it goes on then; but not for ever, where one follows the other.
+    pub(crate) fn shorten_roots(&self) -> Result<()> {
+        for tree in Tree::ALL {
+            let maintenance = &self.root(tree).maintenance;
+            for _ in 0..PAUSES_MAX {
+                if self.roots_find_places() {
+                    break;
+                }
+                let _token = maintenance.wait();
+                let root = self.root(tree).read().clone();
+                if root.height > 0 {
+                    self.relieve(&root, &KeyRange::all())?;
+                }
+                self.fit_root(tree)?;
+                if !maintenance.is_wanted() {
+                    break;
+                }
+            }
+        }
+        self.wake_turned_away();
+        Ok(())
+    }
+
+    /// True if the longest runs of free space hold both roots, and what comes into them until the cut.
+    fn roots_find_places(&self) -> bool {
+        let length = |tree| self.root(tree).read().state.read().write_estimate();
+        let roots: usize = Tree::ALL.map(length).iter().sum();
+        (roots + self.shape.node_bytes) as u64 <= self.allocator.longest_node_bytes()
     }
 
     /// Goes on where a clone came before a flush: with the first node in memory in which more messages wait than should. False if

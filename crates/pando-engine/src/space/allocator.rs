@@ -163,6 +163,11 @@ impl Allocator {
         self.state.lock().take_pieces(bytes.next_multiple_of(UNIT), None)
     }
 
+    /// The longest node that finds a place now, in bytes: what the [`EXTENTS_MAX`] longest runs of free space hold.
+    pub fn longest_node_bytes(&self) -> u64 {
+        self.state.lock().free.longest_bytes(EXTENTS_MAX)
+    }
+
     /// Returns an extent to which nothing was written since it was allocated, or whose contents nothing
     /// names.
     pub fn give_back(&self, extent: Extent) {

@@ -75,6 +75,11 @@ impl FreeMap {
         self.by_length.last().map(|&(length, offset)| Run { offset, length })
     }
 
+    /// Bytes in so many of the longest runs.
+    pub fn longest_bytes(&self, runs: usize) -> u64 {
+        self.by_length.iter().rev().take(runs).map(|(length, _)| length).sum()
+    }
+
     /// The shortest run of at least `length` bytes; of several, the first.
     pub fn best_fit(&self, length: u64) -> Option<Run> {
         self.by_length.range((length, 0)..).next().map(|&(length, offset)| Run { offset, length })
