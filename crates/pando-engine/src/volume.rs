@@ -174,8 +174,15 @@ impl Volume {
         state.dirty = None;
         self.discount(state);
         // In this order nobody who reads it now can bring it back into the cache (CACHE-1).
-        self.table.remove(node.id);
+        self.remove_from_table(node.id);
         self.cache.remove(node.id);
+    }
+
+    /// BT-4: a node is let go once, unless the block table has counted wrong.
+    fn remove_from_table(&self, id: NodeId) {
+        if !self.table.remove(id) {
+            self.poison(&Error::damaged_node(None, id, "an edge led to it when it was reclaimed"));
+        }
     }
 
     /// Bytes of a node on the device; 0 if it has not been written.
@@ -187,8 +194,13 @@ impl Volume {
     /// table remembers the doomed, so a crash does not lose sight of them. Leaves are freed unread.
     pub(crate) fn reclaim_doomed(&self) -> Result<bool> {
         let Some(id) = self.doomed.lock().pop() else { return Ok(false) };
-        if let Some(leaf) = self.table.lookup(id).filter(|entry| entry.height == 0) {
-            self.ballast.shed(leaf.length.into());
+        let Some(entry) = self.table.lookup(id).filter(|entry| entry.pending_reclamation) else {
+            // An edge led to it still, and it was let go by that; the id may be another's by now.
+            let what = "it was to be reclaimed, but the block table does not say so";
+            return Err(self.poison(&Error::damaged_node(None, id, what)));
+        };
+        if entry.height == 0 {
+            self.ballast.shed(entry.length.into());
             let _gate = self.gate.read_recursive();
             self.free_doomed(id);
             return Ok(true);
@@ -230,7 +242,7 @@ impl Volume {
                 self.drop_node(&node, &mut state);
             }
             None => {
-                self.table.remove(id);
+                self.remove_from_table(id);
                 // Somebody may have been reading it until now.
                 if let Some(node) = self.cache.peek(id) {
                     let mut state = node.state.write();

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::{formatted, manual, put, settle, small_nodes};
 use pando_device::MemoryDevice;
-use pando_engine::{Engine, Error, Tree, read_superblock};
+use pando_engine::{Batch, Engine, Error, Tree, read_superblock};
 use pando_format::block_table::ENTRIES_PER_PAGE;
 use pando_format::superblock::{SUPERBLOCK_LENGTH, superblock_offsets};
-use pando_format::{NodeId, Superblock, TablePage, stored_checksum};
+use pando_format::{BlockEntry, NodeId, Superblock, TablePage, stored_checksum};
 
 /// A closed volume with a tree of several nodes after a change of its superblock and of its block table, which is one page.
 fn crafted(change: fn(&mut Superblock, &mut TablePage)) -> Arc<MemoryDevice> {
@@ -41,13 +41,54 @@ fn at(node: NodeId) -> usize {
     node.0 as usize % ENTRIES_PER_PAGE
 }
 
+/// A node to which the metadata root leads.
+fn child<'a>(superblock: &Superblock, page: &'a mut TablePage) -> &'a mut BlockEntry {
+    let root = superblock.live.metadata;
+    let mut entries = page.entries.iter_mut().flatten();
+    entries.find(|entry| entry.tree == Tree::Metadata && entry.height + 1 == root.height).unwrap()
+}
+
+/// A node that a key is looked for in was reclaimed meanwhile.
+#[test]
+fn a_node_with_names_that_waits_for_reclamation_is_damage() {
+    let changes: [fn(&mut Superblock, &mut TablePage); 2] = [
+        |superblock, page| child(superblock, page).pending_reclamation = true,
+        |superblock, page| child(superblock, page).references = 0,
+    ];
+    for change in changes {
+        match Engine::open(crafted(change), manual()).map(drop) {
+            Err(Error::Damaged { what }) => assert!(what.contains("wait for reclamation"), "{what}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// One name more than can be counted ended the daemon.
+#[test]
+fn too_many_names_are_damage() {
+    let engine =
+        Engine::open(crafted(|superblock, page| child(superblock, page).references = u32::MAX), manual())
+            .unwrap();
+    let mut batch = Batch::new();
+    batch.clone_range(Tree::Metadata, Vec::new(), b"clone".to_vec());
+    engine.changing(0, || engine.apply(batch.clone())).unwrap();
+    let why = engine.failure().unwrap();
+    assert!(why.contains("what leads to it is not what the block table counts"), "{why}");
+    assert!(matches!(engine.checkpoint(), Err(Error::ReadOnly { .. })));
+    for number in 0..100u8 {
+        let value = engine.waiting(|| engine.get(Tree::Metadata, &[number]));
+        assert_eq!(value, Ok(Some(vec![number; 1000].into())));
+    }
+}
+
 /// The first change of a root with other names ended the daemon, and one that was to be reclaimed was not there at the next mount.
 #[test]
 fn a_root_that_the_block_table_does_not_have_as_one_is_damage() {
     let changes: [fn(&mut Superblock, &mut TablePage); 3] = [
         |superblock, page| page.entries[at(superblock.live.metadata.node)].as_mut().unwrap().references = 2,
         |superblock, page| {
-            page.entries[at(superblock.live.data.node)].as_mut().unwrap().pending_reclamation = true
+            let root = page.entries[at(superblock.live.data.node)].as_mut().unwrap();
+            (root.references, root.pending_reclamation) = (0, true);
         },
         |superblock, _| superblock.live.metadata = superblock.live.data,
     ];

@@ -490,3 +490,65 @@ fn an_edge_to_no_node_can_be_cut_off() {
     assert_eq!(lost(&engine, 260), []);
     assert_eq!(engine.failure(), None);
 }
+
+/// The volume takes no changes any more, and says why.
+fn assert_failed(engine: &Engine, why: &str) {
+    let failure = engine.failure().unwrap();
+    assert!(failure.contains(why), "{failure}");
+    assert!(matches!(engine.checkpoint(), Err(Error::ReadOnly { .. })));
+}
+
+const MISCOUNTED: &str = "what leads to it is not what the block table counts";
+
+/// Two edges to a node that counts one were cut off together, which ended the daemon.
+#[test]
+fn more_edges_to_a_node_than_are_counted_are_damage() {
+    let engine = made_to_harm(260, root, |root| {
+        let edges = &mut root.interior_mut().children;
+        edges[1].id = edges[0].id;
+    });
+    change(&engine, |batch| batch.delete_range(TREE, KeyRange::all()));
+    assert!(engine.volume().maintain(TREE).unwrap());
+    assert_failed(&engine, MISCOUNTED);
+    assert_eq!(engine.get(TREE, &key(0)), Ok(None));
+}
+
+/// A clone gave the root a second name by an edge that leads back to it, and the next change of the root ended the daemon.
+#[test]
+fn an_edge_to_the_root_is_damage() {
+    let engine = made_to_harm(1000, root, |_| {});
+    let root = root(&engine);
+    root.state.write().interior_mut().children[1].id = root.id;
+    change(&engine, |batch| batch.clone_range(TREE, b"key ".to_vec(), b"clone ".to_vec()));
+    assert_failed(&engine, MISCOUNTED);
+    assert_eq!(engine.volume().table.references(root.id), 1);
+}
+
+/// What waits for reclamation was changed, and joined with others, as long as an edge led to it.
+#[test]
+fn an_edge_that_is_not_counted_is_damage() {
+    let engine = made_to_harm(260, root, |_| {});
+    let (volume, root) = (engine.volume(), root(&engine));
+    let leaf = root.state.read().interior().children[0].id;
+    volume.settle([leaf], []);
+    put(&engine, 0);
+    let flushed = volume.flush_child(&root, &KeyRange::all(), 0);
+    let Err(Error::Damaged { what }) = flushed else { panic!("{flushed:?}") };
+    assert!(what.contains("the block table counts none"), "{what}");
+    // By the edge it may be let go before.
+    let node = volume.node(leaf).unwrap();
+    assert_eq!(volume.reclaim_doomed(), Ok(true));
+    volume.drop_node(&node, &mut node.state.write());
+    assert_failed(&engine, "an edge led to it when it was reclaimed");
+}
+
+/// Its id may be another's by now.
+#[test]
+fn what_has_names_is_not_reclaimed() {
+    let engine = made_to_harm(260, root, |_| {});
+    let leaf = root(&engine).state.read().interior().children[0].id;
+    engine.volume().doomed.lock().push(leaf);
+    assert!(matches!(engine.volume().reclaim_doomed(), Err(Error::ReadOnly { .. })));
+    assert_failed(&engine, "it was to be reclaimed");
+    assert_eq!(lost(&engine, 260), []);
+}

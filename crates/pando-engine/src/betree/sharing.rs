@@ -18,7 +18,7 @@ use pando_format::{KeyRange, NodeId};
 
 use super::leaf::Leaf;
 use super::lifting::edge_prefix;
-use super::node::{Body, Node, NodeRef};
+use super::node::{Body, CachedNode, Node, NodeRef};
 use crate::volume::Volume;
 use crate::{Error, Result};
 
@@ -38,7 +38,8 @@ impl Volume {
     /// Brings the counts in line after nodes that named `before` name `after` instead (BT-4). What nothing names any more is
     /// doomed. The caller holds the gate or the sequencer.
     ///
-    /// What is named and not there, as only damage has it, has no count.
+    /// What is named and not there, as only damage has it, has no count. A count that cannot be is damage, too: it stays as it is, and the volume takes
+    /// no changes any more, since others may be wrong by it.
     pub(crate) fn settle(
         &self,
         before: impl IntoIterator<Item = NodeId>,
@@ -61,10 +62,16 @@ impl Volume {
                 ));
                 continue;
             }
-            let references = i64::from(self.table.references(id)) + change;
-            let references = u32::try_from(references).expect("BT-4: no more names go than there are");
-            self.table.set_references(id, references, references == 0);
-            if let Some(node) = self.cache.peek(id) {
+            let node = self.cache.peek(id);
+            // A root has no other name.
+            let is_root = node.as_ref().is_some_and(|node| node.pinned.load(Ordering::Relaxed));
+            let counted = if is_root { None } else { self.table.change_references(id, change) };
+            let Some(references) = counted else {
+                let what = "what leads to it is not what the block table counts (BT-4)";
+                self.poison(&Error::damaged_node(None, id, what));
+                continue;
+            };
+            if let Some(node) = node {
                 node.shared.store(references > 1, Ordering::Release);
             }
             if references == 0 {
@@ -84,8 +91,10 @@ impl Volume {
             };
             let child = self.node(id)?;
             child.expect_height(Some(height))?;
-            if !translated && !self.is_shared(id) {
-                return Ok(child);
+            match self.table.references(id) {
+                0 => return Err(doomed(&child)),
+                1 if !translated => return Ok(child),
+                _ => {}
             }
             self.load_all(&child)?;
             let _gate = self.gate.read_recursive();
@@ -154,8 +163,17 @@ impl Leaf {
 }
 
 /// The error of a node that a shared way does not lead to as it should.
-pub(crate) fn lifts_too_much(node: &super::node::CachedNode) -> Error {
+pub(crate) fn lifts_too_much(node: &CachedNode) -> Error {
     Error::damaged_node(Some(node.tree), node.id, "an edge lifts more than its keys hold")
+}
+
+/// The error of a node that waits for reclamation, and an edge leads to it still.
+fn doomed(node: &CachedNode) -> Error {
+    Error::damaged_node(
+        Some(node.tree),
+        node.id,
+        "an edge leads to it, but the block table counts none (BT-4)",
+    )
 }
 
 #[cfg(test)]

@@ -168,15 +168,15 @@ impl BlockTable {
         self.live.read().pages.get(id).map_or(0, |entry| entry.references)
     }
 
-    /// Sets how many edges, gotos and roots name a node, and whether it waits for reclamation (BT-4).
-    ///
-    /// # Panics
-    /// If the node is not there.
-    pub fn set_references(&self, id: NodeId, references: u32, pending_reclamation: bool) {
+    /// Changes how many edges, gotos and roots name a node, and gives their number; at 0 it waits for reclamation (BT-4). `None`, and
+    /// nothing is changed, for a count that cannot be: where more names go than there were, or one comes to a node that had none.
+    pub fn change_references(&self, id: NodeId, change: i64) -> Option<u32> {
         let mut live = self.live.write();
-        let entry =
-            live.pages.slot(self.volume, id).as_mut().expect("BT-4: only nodes that exist are counted");
-        (entry.references, entry.pending_reclamation) = (references, pending_reclamation);
+        let before = live.pages.get(id)?.references;
+        let references = u32::try_from(i64::from(before) + change).ok().filter(|_| before > 0)?;
+        let entry = live.pages.slot(self.volume, id).as_mut()?;
+        (entry.references, entry.pending_reclamation) = (references, references == 0);
+        Some(references)
     }
 
     /// Records where the present image of a node was written. Its old place is freed in the current interval.
@@ -223,15 +223,13 @@ impl BlockTable {
     }
 
     /// Removes a node and frees its place in the current interval. The id is not used again before the
-    /// checkpoint of the next cut is durable.
-    ///
-    /// # Panics
-    /// If the node is not there.
-    pub fn remove(&self, id: NodeId) {
+    /// checkpoint of the next cut is durable. False if there is no such node.
+    pub fn remove(&self, id: NodeId) -> bool {
         let mut live = self.live.write();
-        let entry = live.pages.slot(self.volume, id).take().expect("BT-4: a node is removed once");
+        let Some(entry) = live.pages.slot(self.volume, id).take() else { return false };
         live.freed.push(id);
         self.free(&live, &entry);
+        true
     }
 
     /// Frees the place of an image in the current interval, or at once (SP-3).

@@ -194,8 +194,10 @@ impl Step {
             Self::WriteBack(which) => return volume.pick(which).map_or(Ok(()), |id| volume.write_back(id)),
             Self::Count(which, references) => {
                 if let Some(id) = volume.pick(which) {
-                    volume.table.set_references(id, references, false);
-                    volume.nodes.get_mut(&id).expect("it was picked").1 = references;
+                    let counted = &mut volume.nodes.get_mut(&id).expect("it was picked").1;
+                    let change = i64::from(references) - i64::from(*counted);
+                    assert_eq!(volume.table.change_references(id, change), Some(references));
+                    *counted = references;
                 }
             }
         }
@@ -340,7 +342,7 @@ fn only_changed_pages_are_written() {
     let again = table.write(&table.snapshot(), &device, 2).expect("nothing fails here");
     assert_eq!(again, root);
     let before = device.io_count();
-    table.set_references(NodeId(5000), 2, false);
+    table.change_references(NodeId(5000), 1);
     let changed = table.write(&table.snapshot(), &device, 3).expect("nothing fails here");
     assert_ne!(changed, root);
     // A table page, its index page, and the topmost one, level by level.
@@ -372,7 +374,7 @@ fn rot_in_any_page_is_damage() {
 fn a_stale_page_is_damage() {
     let device = SimulatedDevice::new(512 << 20);
     let (table, _, next) = table_of(&device, &[10]);
-    table.set_references(NodeId(5), 2, false);
+    table.change_references(NodeId(5), 1);
     let root = table.write(&table.snapshot(), &device, 2).expect("nothing fails here");
     let pages = device.trace();
     let [Event::Write { bytes: old, .. }, Event::Write { offset, bytes: new }] = &pages[..] else {
@@ -400,6 +402,21 @@ fn a_generation_that_was_never_used_is_damage() {
     assert_eq!(load(11), Ok(()));
     let Err(Error::Damaged { what }) = load(10) else { panic!("{:?}", load(10)) };
     assert!(what.contains("node 10 has generation 10"), "{what}");
+}
+
+/// Of a damaged volume, whose counts may be any.
+#[test]
+fn a_count_that_cannot_be_changes_nothing() {
+    let table = BlockTable::new(VOLUME, allocator());
+    let id = table.insert_new(Tree::Data, 0);
+    let most = i64::from(u32::MAX);
+    let changes = [(-2, None), (most, None), (most - 1, Some(u32::MAX)), (-most, Some(0)), (1, None)];
+    for (change, counted) in changes {
+        assert_eq!(table.change_references(id, change), counted, "{change}");
+    }
+    assert!(table.lookup(id).is_some_and(|entry| entry.references == 0 && entry.pending_reclamation));
+    assert!(table.remove(id) && !table.remove(id));
+    assert_eq!(table.change_references(id, 1), None);
 }
 
 /// BT-7: a node that was new at a cut and is gone before it was written leaves its id unused; else its image

@@ -319,6 +319,13 @@ fn load_table(
                 node.0
             )));
         }
+        if (entry.references == 0) != entry.pending_reclamation {
+            let (node, references) = (node.0, entry.references);
+            let what = format!(
+                "node {node}, which {references} names lead to, does or does not wait for reclamation (BT-4)"
+            );
+            return Err(at.damaged(&what));
+        }
         for extent in entry.extents.iter().chain(&entry.second_copy) {
             allocator.reserve(*extent)?;
         }
