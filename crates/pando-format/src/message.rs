@@ -89,13 +89,12 @@ impl Pending {
 
     /// Adds a newer sum on top of this one. Returns by how much [`Pending::length`] has changed.
     pub fn push(&mut self, newer: Self) -> isize {
-        let before = self.length();
-        let (old, newer) = match (&mut *self, newer) {
+        let (before, old, newer) = match (&mut *self, newer) {
             (Self::Changes(changes), Self::Changes(newer)) => {
                 return newer.into_iter().map(|change| push_change(changes, change)).sum();
             }
-            (Self::Put(value), newer) => (Some(std::mem::take(value)), newer),
-            (_, newer) => (None, newer),
+            (Self::Put(value), newer) => (value.len(), Some(std::mem::take(value)), newer),
+            (other, newer) => (other.length(), None, newer),
         };
         *self = newer.settle(old).map_or(Self::Delete, Self::Put);
         grown(before, self.length())
@@ -122,6 +121,15 @@ impl Pending {
         match self {
             Self::Put(value) => Some(value),
             other => other.apply(old),
+        }
+    }
+
+    /// All values and pieces of values in it.
+    pub fn bytes_mut(&mut self) -> Vec<&mut Bytes> {
+        match self {
+            Self::Put(value) => vec![value],
+            Self::Delete => Vec::new(),
+            Self::Changes(changes) => changes.iter_mut().flat_map(Change::bytes_mut).collect(),
         }
     }
 

@@ -309,8 +309,9 @@ impl Volume {
             let edge = &above.interior().children[0];
             let born = edge.buffer_msn;
             let mut leaf = Leaf::default();
-            for (key, msn, pending) in edge.buffer.get().expect("the root is loaded").keyed() {
-                leaf.apply(key.clone(), msn, pending.clone(), self.shape.basement_bytes);
+            let buffer = edge.buffer.clone().into_value().expect("the root is loaded");
+            for (key, (msn, pending)) in buffer.into_messages().keyed {
+                leaf.apply(key, msn, pending, self.shape.basement_bytes);
             }
             leaf.drop_empty();
             let mut node = Node::empty_leaf(own, born);

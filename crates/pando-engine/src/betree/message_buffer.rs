@@ -21,6 +21,7 @@ use bytes::Bytes;
 use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending};
 
 use super::lifting::{key_limits, relift_bound, relift_key, relift_way};
+use crate::batch::copy_for_device;
 
 /// What a keyed message or fragment weighs beside its bytes, in memory.
 pub(crate) const ENTRY_OVERHEAD: usize = 96;
@@ -35,6 +36,8 @@ pub(crate) struct MessageBuffer {
     gotos: Vec<Goto>,
     bytes: usize,
     newest: Msn,
+    /// True if messages are slices of what was read from the device, all of which each of them keeps.
+    is_read: bool,
 }
 
 /// What a buffer holds, taken apart. The state is: range deletes and gotos, then the keyed messages.
@@ -42,6 +45,27 @@ pub(crate) struct Messages {
     pub(crate) ranges: Vec<(KeyRange, Msn)>,
     pub(crate) gotos: Vec<Goto>,
     pub(crate) keyed: Keyed,
+}
+
+impl Messages {
+    /// The same in memory of their own.
+    fn copied(mut self) -> Self {
+        let copy = |bytes: &mut Bytes| *bytes = copy_for_device(bytes);
+        for (range, _) in &mut self.ranges {
+            [&mut range.lower, &mut range.upper].into_iter().for_each(|bound| copy(&mut bound.bytes));
+        }
+        for Goto { range, xf, .. } in &mut self.gotos {
+            let bounds = [&mut range.lower, &mut range.upper, &mut xf.lower, &mut xf.upper];
+            bounds.into_iter().for_each(|bound| copy(&mut bound.bytes));
+            copy(&mut xf.prepend);
+        }
+        let keyed = self.keyed.into_iter().map(|(mut key, (msn, mut pending))| {
+            copy(&mut key);
+            pending.bytes_mut().into_iter().for_each(copy);
+            (key, (msn, pending))
+        });
+        Self { keyed: keyed.collect(), ..self }
+    }
 }
 
 impl MessageBuffer {
@@ -53,7 +77,7 @@ impl MessageBuffer {
         ranges: Vec<(KeyRange, Msn)>,
         gotos: Vec<Goto>,
     ) -> Option<Self> {
-        let mut buffer = Self::default();
+        let mut buffer = Self { is_read: true, ..Self::default() };
         for window in ranges.windows(2) {
             if window[0].0.upper > window[1].0.lower {
                 return None;
@@ -343,7 +367,7 @@ impl MessageBuffer {
     /// Cuts off everything at and above `bound` into a buffer of its own.
     pub(crate) fn split_off(&mut self, bound: &Bound) -> Self {
         let above = KeyRange::new(bound.clone(), Bound::greatest());
-        let mut right = Self { newest: self.newest, ..Self::default() };
+        let mut right = Self { newest: self.newest, is_read: self.is_read, ..Self::default() };
         let first = self.keyed_in(&above).next().map(|(key, _)| key.clone());
         if let Some(first) = first {
             let all = self.keyed_bytes();
@@ -422,6 +446,7 @@ impl MessageBuffer {
             self.keyed.insert(key, (msn, pending));
         }
         self.newest = self.newest.max(right.newest);
+        self.is_read |= right.is_read;
     }
 
     fn split_off_ranges(&mut self, border: &Bound) -> Vec<(KeyRange, Msn)> {
@@ -446,7 +471,7 @@ impl MessageBuffer {
         if prefix.is_empty() && strip.is_empty() {
             return self;
         }
-        let mut buffer = Self { newest: self.newest, ..Self::default() };
+        let mut buffer = Self { newest: self.newest, is_read: self.is_read, ..Self::default() };
         for (range, msn) in self.ranges {
             let range = KeyRange::new(
                 relift_outer(&range.lower, prefix, strip),
@@ -472,9 +497,11 @@ impl MessageBuffer {
         buffer
     }
 
-    /// Takes it apart.
+    /// Takes it apart. Of a buffer that was read these are copies: in a leaf one small message would keep all that was read, and nothing
+    /// counts that there.
     pub(crate) fn into_messages(self) -> Messages {
-        Messages { ranges: self.ranges, gotos: self.gotos, keyed: self.keyed }
+        let messages = Messages { ranges: self.ranges, gotos: self.gotos, keyed: self.keyed };
+        if self.is_read { messages.copied() } else { messages }
     }
 
     /// What the keyed messages take of [`Self::bytes`].

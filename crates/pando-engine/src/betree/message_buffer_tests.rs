@@ -5,7 +5,7 @@ use pando_format::edge::Xf;
 use pando_format::{Bound, Change, Goto, KeyRange, Msn, NodeId, Pending};
 use proptest::prelude::*;
 
-use super::message_buffer::MessageBuffer;
+use super::message_buffer::{MessageBuffer, Messages};
 
 #[derive(Debug, Clone)]
 enum Message {
@@ -141,4 +141,43 @@ fn a_goto_of_a_damaged_node_that_leads_no_lower_than_its_edges_is_refused() {
     let read = |height| MessageBuffer::from_parts(2, Vec::new(), Vec::new(), vec![goto(height)]);
     assert!(read(0).is_some());
     assert!((1..4).all(|height| read(height).is_none()));
+}
+
+/// A small message that came down to a leaf kept all in memory that was read with it, beside the cache's budget.
+#[test]
+fn messages_that_were_read_come_down_as_copies() {
+    let read = Bytes::from(vec![b'a'; 64]);
+    let range = |length: usize| {
+        KeyRange::new(Bound::before(read.slice(..length)), Bound::before(read.slice(..length + 1)))
+    };
+    let change = Change::Patch { offset: 0, bytes: read.slice(20..30) };
+    let pending = [Pending::Put(read.slice(10..20)), Pending::Changes(vec![change])];
+    let keyed = (2..).zip(pending).map(|(length, pending)| (read.slice(..length), Msn::default(), pending));
+    let KeyRange { lower, upper } = range(5);
+    let xf = Xf { strip: 1, prepend: read.slice(30..40), lower, upper };
+    let goto = Goto { xf, ..goto_of(range(8), 0) };
+    let buffer = MessageBuffer::from_parts(2, keyed, vec![(range(6), Msn::default())], vec![goto]).unwrap();
+    let mut lower = MessageBuffer::default();
+    lower.append(buffer.relift(b"", b"a"), &Bound::least());
+    let upper = lower.split_off(&Bound::before("aa"));
+    drop(read);
+    let mut found = 0;
+    let mut is_copy = |bytes: &Bytes| {
+        found += 1;
+        assert!(bytes.is_unique());
+    };
+    for half in [lower, upper] {
+        let Messages { ranges, gotos, keyed } = half.into_messages();
+        for (key, (_, mut pending)) in keyed {
+            is_copy(&key);
+            pending.bytes_mut().into_iter().for_each(|bytes| is_copy(bytes));
+        }
+        for range in ranges.iter().map(|(range, _)| range).chain(gotos.iter().map(|goto| &goto.range)) {
+            [&range.lower, &range.upper].into_iter().for_each(|bound| is_copy(&bound.bytes));
+        }
+        for Goto { xf, .. } in &gotos {
+            [&xf.prepend, &xf.lower.bytes, &xf.upper.bytes].into_iter().for_each(&mut is_copy);
+        }
+    }
+    assert_eq!(found, 4 + 4 + 3);
 }
