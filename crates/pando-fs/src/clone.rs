@@ -90,6 +90,7 @@ impl FileSystem {
             let states = States::lock([source, to.directory]);
             check_may_clone(caller, groups, states.record(source), states.record(to.directory))?;
             drop(states);
+            self.evict_ahead(&[&parked[..], &self.parked.below(&subtree)].concat())?;
             below = Some((self.linked_below(&view, &subtree, &to.subtree())?, subtree, view));
         }
         let mut states = States::lock(parked.iter().chain([source, to.directory]));

@@ -43,7 +43,7 @@ impl FileSystem {
         let number = self.numbers.allocate(&self.store)?;
         let mut batch = Batch::new();
         batch.put(Tree::Metadata, key::receiving_key(number), vec![1]);
-        self.copy_tree(&mut batch, &Source::of(&source, record), number);
+        self.copy_tree(&mut batch, &Source::of(&source, record), number)?;
         self.store.apply(batch)?;
         Ok(Snapshot {
             number: InodeNumber(number),

@@ -2,9 +2,9 @@
 //!
 //! Unlinking moves the record to the orphan's own key and leaves the blocks where they lie: they are *parked*, and the
 //! record says where. The last `forget` deletes both. Whoever needs a key under which something is parked first moves
-//! it to the orphan's own key, in the batch that uses the key ([`FileSystem::evict`]). Nobody needs the key of a file that
-//! had several links ([`crate::link`]) but itself, when it gets a name again. What a crash leaves is deleted at the next
-//! open.
+//! it to the orphan's own key, in the batch that uses the key ([`FileSystem::evict`]), or before it where there are too many
+//! ([`FileSystem::evict_ahead`]). Nobody needs the key of a file that had several links ([`crate::link`]) but itself, when it gets a
+//! name again. What a crash leaves is deleted at the next open.
 //!
 //! * OR-1 every orphan in memory whose record has `parked` set is in [`Parked`] under that key, and nothing else is.
 
@@ -131,6 +131,28 @@ impl FileSystem {
             self.parked.in_the_way.store(true, Ordering::Relaxed);
         }
         evicted
+    }
+
+    /// Moves parked orphans to their own keys, one record for each, if they might be too many for the record of the change that needs the
+    /// keys: a crash in between leaves nothing that may not be. The name space lock is held exclusively, so none comes to be parked meanwhile.
+    pub(crate) fn evict_ahead(&self, orphans: &[Arc<Inode>]) -> Result<()> {
+        let mut states = States::lock(orphans);
+        let bytes = |orphan: &Arc<Inode>| {
+            let record = states.record(orphan);
+            // The key is in the record as well, and twice in what deletes what came along.
+            (record.encode().len() + 2 * record.parked.len()) as u64
+        };
+        if orphans.iter().map(bytes).sum::<u64>() <= self.store.engine().record_bytes_max() / 2 {
+            return Ok(());
+        }
+        for orphan in orphans {
+            // The change may be one that gives space back on a full volume.
+            let mut batch = Batch::reclaiming();
+            let evicted = self.evict(&mut batch, &states, [orphan]);
+            self.store.apply(batch)?;
+            self.settle_evicted(&mut states, evicted);
+        }
+        Ok(())
     }
 
     /// Makes in memory what [`FileSystem::evict`] did in the batch.

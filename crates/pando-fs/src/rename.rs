@@ -161,6 +161,7 @@ impl FileSystem {
         if moves_directory {
             parked.extend(self.parked.below(&from.subtree()));
             parked.extend(self.parked.below(&to.subtree()));
+            self.evict_ahead(&parked)?;
         }
         parked.extend(self.parked.at(&to.key));
         let involved = parked.iter().chain([from.directory, to.directory, source]).chain(target);
@@ -215,7 +216,7 @@ impl FileSystem {
         self.store.apply(batch).map_err(|error| match error {
             // Something far below the directory would get a key that is too long.
             Error::Engine(pando_engine::Error::TooLarge { what: "a key" }) => Error::NameTooLong,
-            // Too much is parked below, or the log is too small for such paths.
+            // The log is too small for such paths.
             Error::Engine(pando_engine::Error::TooLarge { .. }) => Error::TooBig,
             other => other,
         })?;

@@ -49,6 +49,7 @@ impl FileSystem {
         let mut vanished = self.linked_root_names()?;
         let mut names = root.names()?;
         let parked = self.parked.in_tree(b"");
+        self.evict_ahead(&[&parked[..], &self.parked.in_tree(&prefix)].concat())?;
         let mut states = States::lock(parked.iter().chain([&root]));
         let number = self.numbers.allocate(&self.store)?;
         let record = Record { number: ROOT.0, delta: self.fresh_deltas(number), ..record };

@@ -152,7 +152,7 @@ impl FileSystem {
         };
         let number = self.numbers.allocate(&self.store)?;
         let mut batch = Batch::new();
-        self.copy_tree(&mut batch, &source, number);
+        self.copy_tree(&mut batch, &source, number)?;
         let snapshot = Snapshot {
             name: Bytes::copy_from_slice(name),
             number: InodeNumber(number),
@@ -177,7 +177,8 @@ impl FileSystem {
     }
 
     /// Adds to the batch what makes the snapshot with this number of a tree. The name space lock is held exclusively.
-    pub(crate) fn copy_tree(&self, batch: &mut Batch, source: &Source, number: u64) {
+    pub(crate) fn copy_tree(&self, batch: &mut Batch, source: &Source, number: u64) -> Result<()> {
+        self.evict_ahead(&self.parked.in_tree(&source.prefix))?;
         let prefix = key::snapshot_prefix(number);
         for (tree, range) in RANGES {
             let from = key::in_snapshot(&source.prefix, range);
@@ -189,6 +190,7 @@ impl FileSystem {
         }
         let record = Record { number, delta: self.fresh_deltas(number), ..source.record.clone() };
         batch.put(Tree::Metadata, prefix, record.encode());
+        Ok(())
     }
 
     /// All snapshots, in the order in which they were taken.
@@ -234,6 +236,7 @@ impl FileSystem {
         }
         let prefix = key::snapshot_prefix(snapshot.number.0);
         let parked = self.parked.below(&prefix);
+        self.evict_ahead(&parked)?;
         let mut states = States::lock(&parked);
         let mut batch = Batch::reclaiming();
         let evicted = self.evict(&mut batch, &states, &parked);

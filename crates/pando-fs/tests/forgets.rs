@@ -131,27 +131,3 @@ fn a_write_behind_an_unlink_on_a_full_volume_waits_for_the_forget() {
     });
     assert_eq!(volume.read(new, 0, contents.len()), contents);
 }
-
-/// Their moves come with the rename in one record. That the log cannot take it was told as a name that is too long.
-#[test]
-fn a_directory_with_too_many_unlinked_files_below_is_renamed_once_they_are_forgotten() {
-    // A record of the log takes a quarter of it.
-    let volume = Volume::formatted(&FormatOptions { log_bytes: Some(256 << 10), ..small_nodes() });
-    let directory = volume.directory(ROOT, "d");
-    let mut files = Vec::new();
-    for number in 0..300 {
-        volume.fs.make_room(0, true).unwrap();
-        let name = format!("{number:0>200}");
-        let file = volume.file(directory, &name);
-        volume.write(file, 0, b"contents");
-        volume.fs.unlink(directory, name.as_bytes()).unwrap();
-        files.push((file, 1));
-    }
-    volume.fs.make_room(0, true).unwrap();
-    assert_eq!(volume.rename(ROOT, "d", ROOT, "e"), Err(Error::TooBig));
-    volume.fs.forget_many(&files[50..]);
-    volume.rename(ROOT, "d", ROOT, "e").unwrap();
-    assert_eq!(volume.read(files[0].0, 0, 100), b"contents");
-    volume.fs.forget_many(&files[..50]);
-    volume.assert_clean();
-}

@@ -3,8 +3,8 @@
 mod common;
 
 use bytes::Bytes;
-use common::Volume;
-use pando_engine::{Batch, Direction, KeyRange, ScanLimit, Tree};
+use common::{Volume, small_nodes};
+use pando_engine::{Batch, Direction, FormatOptions, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
     FileType, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, XattrMode, waiting,
 };
@@ -193,6 +193,51 @@ fn files_without_a_name_outlive_their_snapshot() {
     }
     assert_eq!(volume.fs.check().unwrap().orphans, 0);
     volume.assert_clean();
+}
+
+/// All were moved out of the way in the record of the change, which the log did not take.
+#[test]
+fn more_is_parked_in_the_way_than_one_record_takes() {
+    type Change = fn(&Volume) -> Result<()>;
+    let changes: [Change; 5] = [
+        |volume| waiting(&*volume.fs, |fs| fs.delete_snapshot(b"one")),
+        |volume| waiting(&*volume.fs, |fs| fs.roll_back(b"one")).map(drop),
+        |volume| waiting(&*volume.fs, |fs| fs.take_snapshot(b"two", false)),
+        |volume| waiting(&*volume.fs, |fs| fs.rename(ROOT, b"d", ROOT, b"e", RenameMode::Replace)),
+        |volume| {
+            let d = volume.walk("d")?;
+            waiting(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], d, ROOT, b"e"))
+        },
+    ];
+    // A record takes 64 KiB.
+    let volume = Volume::formatted(&FormatOptions { log_bytes: Some(256 << 10), ..small_nodes() });
+    let d = volume.directory(ROOT, "d");
+    let names: Vec<_> = (0..200).map(|number| format!("{number:0>240}")).collect();
+    for name in &names {
+        volume.fs.make_room(0, true).unwrap();
+        let file = volume.file(d, name);
+        volume.write(file, 0, name.as_bytes());
+    }
+    take(&volume, "one", true);
+    for change in changes {
+        let volume = volume.copied();
+        let mut orphans = Vec::new();
+        for directory in ["d", ".snapshots/one/d"].map(|path| volume.walk(path).unwrap()) {
+            for name in &names {
+                volume.fs.make_room(0, true).unwrap();
+                let found = waiting(&*volume.fs, |fs| fs.lookup(directory, name.as_bytes())).unwrap();
+                unlink(&volume, directory, name).unwrap();
+                orphans.push((found.attributes.inode, name));
+            }
+        }
+        volume.file(volume.walk("d").unwrap(), "stays");
+        assert_eq!(change(&volume), Ok(()));
+        for (orphan, name) in orphans {
+            assert_eq!(volume.read(orphan, 0, 300), name.as_bytes());
+        }
+        volume.assert_clean();
+        volume.after_crash().assert_clean();
+    }
 }
 
 #[test]
