@@ -1,7 +1,7 @@
 //! A mounted volume: what all operations share, how it is made, opened and closed, and the list of its operations.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -49,8 +49,8 @@ pub struct FileSystem {
     clock: Arc<dyn Clock>,
     /// For as long as it lives.
     pub(crate) read_only: bool,
-    /// Until further notice.
-    refuses_changes: AtomicBool,
+    /// How often changes began to be refused until further notice, or to be let through again: odd while they are refused.
+    refusal_turns: AtomicU64,
 }
 
 impl FileSystem {
@@ -140,7 +140,7 @@ impl FileSystem {
             clock,
             read_only,
             name_lost: LastTime::default(),
-            refuses_changes: AtomicBool::new(false),
+            refusal_turns: AtomicU64::new(0),
         };
         let live = View::new(Bytes::new(), root.delta, true);
         let root = Inode::detached(root, Place::Root(live), &fs.budget, false);
@@ -172,7 +172,16 @@ impl FileSystem {
     /// Refuses changes from now on, or no longer; one that has begun goes on. Unlinked files that are let go of are still deleted. Gives what was so
     /// before.
     pub fn refuse_changes(&self, refuse: bool) -> bool {
-        self.refuses_changes.swap(refuse, Ordering::Relaxed)
+        let turn = |turns: u64| (is_refusal(turns) != refuse).then_some(turns + 1);
+        let turned = self.refusal_turns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, turn);
+        let (Ok(before) | Err(before)) = turned;
+        is_refusal(before)
+    }
+
+    /// Which refusal of changes is in force, if one is: no two have the same number.
+    pub(crate) fn refusal(&self) -> Option<u64> {
+        let turns = self.refusal_turns.load(Ordering::Relaxed);
+        (self.read_only || is_refusal(turns)).then_some(turns)
     }
 
     /// The engine below.
@@ -217,9 +226,13 @@ impl FileSystem {
 
     /// For the start of each changing operation.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        let refuses = self.read_only || self.refuses_changes.load(Ordering::Relaxed);
-        if refuses { Err(Error::ReadOnly) } else { Ok(()) }
+        if self.refusal().is_some() { Err(Error::ReadOnly) } else { Ok(()) }
     }
+}
+
+/// See [`FileSystem::refusal_turns`].
+fn is_refusal(turns: u64) -> bool {
+    turns % 2 == 1
 }
 
 impl Operations for FileSystem {

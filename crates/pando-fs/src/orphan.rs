@@ -262,7 +262,7 @@ impl FileSystem {
     }
 
     /// What the data keys of orphans that are parked in a snapshot begin with, without the snapshot's prefix, in order. Of a volume that takes no
-    /// changes: the orphans of the last mount are still there, and none of them is in memory. Waits for the device.
+    /// changes: the orphans of the last mount may still be there, none of them in memory. Waits for the device.
     pub(crate) fn left_parked_in(&self, snapshot_prefix: &[u8]) -> Result<Vec<Bytes>> {
         let mut parked = Vec::new();
         self.each_orphan(|_, record| {

@@ -46,6 +46,8 @@ pub enum TransferError {
     Refused(&'static str),
     /// It begins from a snapshot that is not there.
     NoBase,
+    /// Changes of the writable snapshot that was being sent, which were refused at first, are let through.
+    ChangesAgain,
     /// The base is a writable snapshot, which is no moment that another volume could know again.
     WritableBase,
 }
@@ -81,6 +83,7 @@ impl std::fmt::Display for TransferError {
             Self::Stream(error) => write!(f, "{error}; nothing was received"),
             Self::GoesOn => f.write_str("something follows the end of the stream; nothing was received"),
             Self::Refused(what) => write!(f, "the stream holds {what}; nothing was received"),
+            Self::ChangesAgain => f.write_str("the volume was mounted for writing again meanwhile"),
             Self::WritableBase => f.write_str(
                 "the base is writable, so no other volume has it; before its first changes are sent, take a read-only \
                  snapshot of it with 'pando snapshot create --of', send that one, and name it as the base",
@@ -115,8 +118,9 @@ impl Snapshot {
 
 impl FileSystem {
     /// Writes a snapshot to a stream: what differs from the base, or all of it. A writable one is sent as it is at the start. A read-only one, or a base,
-    /// that is deleted meanwhile is an error, and what was written has no end. With a base, directories and large files that came or went since are
-    /// kept in memory, some hundred bytes each, to find those that were moved. Waits for the device and for the output.
+    /// that is deleted meanwhile is an error, and what was written has no end; so is a writable one that nobody could change at the start, and
+    /// may now. With a base, directories and large files that came or went since are kept in memory, some hundred bytes each, to find those that
+    /// were moved. Waits for the device and for the output.
     pub fn send_snapshot(
         &self,
         name: &[u8],
@@ -136,14 +140,17 @@ impl FileSystem {
         let mut id = new.snapshot.as_ref().map(|snapshot| snapshot.id(volume)).unwrap_or_default();
         let mut frozen = None;
         let mut parked = Vec::new();
+        let mut refusal = None;
         if new.snapshot.as_ref().is_some_and(|snapshot| snapshot.writable) {
-            if !self.read_only {
+            refusal = self.refusal();
+            if refusal.is_none() {
                 let made = Frozen::make(self, name)?;
                 id = made.snapshot.id(volume);
                 new = TreeSide::new(key::snapshot_prefix(made.snapshot.number.0), None);
                 frozen = Some(made);
             } else {
-                // Nobody changes it. What it is some other time is another snapshot to who receives it.
+                // Nobody changes it, once what had begun before is done. What it is some other time is another snapshot to who receives it.
+                drop(self.namespace.write());
                 let Timestamp { seconds, nanoseconds } = self.now();
                 id = SnapshotId { seconds, nanoseconds, ..id };
                 parked = self.left_parked_in(&new.prefix)?;
@@ -197,6 +204,9 @@ impl FileSystem {
             }
         }
         frames.cut()?;
+        if refusal.is_some_and(|refusal| self.refusal() != Some(refusal)) {
+            return Err(TransferError::ChangesAgain);
+        }
         let end = Frame::End(frames.sent.changes);
         frames.frame(&end)?;
         frames.out.flush().map_err(TransferError::Output)?;

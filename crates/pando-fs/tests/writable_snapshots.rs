@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::Write;
+
 use bytes::Bytes;
 use common::{Volume, small_nodes};
 use pando_engine::{Batch, Direction, FormatOptions, KeyRange, ScanLimit, Tree};
@@ -193,6 +195,47 @@ fn files_without_a_name_outlive_their_snapshot() {
     }
     assert_eq!(volume.fs.check().unwrap().orphans, 0);
     volume.assert_clean();
+}
+
+/// It could not be sent at all where a read-only mount of the volume sent it.
+#[test]
+fn what_refuses_changes_for_a_while_sends_a_writable_snapshot_unless_it_may_change_again() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    volume.write(file, 0, b"kept");
+    volume.write(volume.file(ROOT, "open"), 0, b"without a name");
+    let one = take(&volume, "one", true);
+    volume.walk(".snapshots/one/open").unwrap();
+    unlink(&volume, one, "open").unwrap();
+    volume.fs.refuse_changes(true);
+    let records = volume.fs.engine().stats().batches;
+    let mut stream = Vec::new();
+    volume.fs.send_snapshot(b"one", None, &mut stream).unwrap();
+    assert_eq!(volume.fs.engine().stats().batches, records, "nothing was written");
+    let receiver = Volume::new();
+    receiver.fs.receive_snapshot(&mut &stream[..], None).unwrap();
+    assert_eq!(receiver.names(receiver.walk(".snapshots/one").unwrap()), ["f"]);
+    assert_eq!(receiver.read(receiver.walk(".snapshots/one/f").unwrap(), 0, 9), b"kept");
+    receiver.assert_clean();
+    // Refused again behind it is not refused all the time.
+    let mut out = LettingThrough(&volume);
+    let sent = volume.fs.send_snapshot(b"one", None, &mut out);
+    assert!(matches!(sent, Err(TransferError::ChangesAgain)), "{sent:?}");
+}
+
+/// Lets changes through for a moment whenever something is written.
+struct LettingThrough<'a>(&'a Volume);
+
+impl Write for LettingThrough<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.fs.refuse_changes(false);
+        self.0.fs.refuse_changes(true);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// All were moved out of the way in the record of the change, which the log did not take.
@@ -400,9 +443,7 @@ fn a_volume_that_refuses_changes_for_a_while_freezes_nothing() {
     assert_eq!(refused, Err(Error::ReadOnly));
     let write = volume.fs.write(file, 0, Bytes::from_static(b"x"), WriteMode::PLAIN);
     assert_eq!(write, Err(Error::ReadOnly));
-    // Sent or mounted as it is, it could change before that has ended.
-    let sent = volume.fs.send_snapshot(b"writable", None, &mut Vec::new());
-    assert!(matches!(sent, Err(TransferError::Volume(Error::ReadOnly))), "{sent:?}");
+    // Mounted as it is, it could change before that has ended.
     assert_eq!(SnapshotFiles::open(&volume.fs, b"writable").err(), Some(Error::ReadOnly));
     assert!(volume.fs.refuse_changes(false));
     volume.write(file, 0, b"x");
