@@ -200,16 +200,23 @@ impl FileSystem {
         self.sync()
     }
 
-    /// Deletes what was being received when the volume was last used. Waits for the device.
-    pub(crate) fn give_up_receiving(&self) -> Result<()> {
+    /// The numbers of snapshots that are being received, or are frozen. Waits for the device.
+    pub(crate) fn unnamed_snapshots(&self) -> Result<Vec<u64>> {
+        let mut numbers = Vec::new();
         let mut range = Some(KeyRange::prefix(vec![key::RECEIVING_TAG]));
         while let Some(part) = range {
             let scan = waiting(self, |fs| fs.store.scan(Tree::Metadata, &part, crate::difference::CHUNK))?;
-            for (own, _) in scan.entries {
-                let Ok(number) = own[1..].try_into() else { continue };
-                changing(self, |fs| fs.store.apply(fs.giving_up(u64::from_be_bytes(number))))?;
-            }
+            let found = scan.entries.iter().filter_map(|(own, _)| own[1..].try_into().ok());
+            numbers.extend(found.map(u64::from_be_bytes));
             range = scan.rest;
+        }
+        Ok(numbers)
+    }
+
+    /// Deletes what was being received when the volume was last used. Waits for the device.
+    pub(crate) fn give_up_receiving(&self) -> Result<()> {
+        for number in self.unnamed_snapshots()? {
+            changing(self, |fs| fs.store.apply(fs.giving_up(number)))?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Read;
 use std::sync::Arc;
 
 use common::Volume;
@@ -18,6 +19,7 @@ fn consistent(fs: &FileSystem) -> Usage {
     let usage = fs.usage(true).unwrap();
     let owners = || std::iter::once(usage.live).chain(usage.snapshots.iter().map(|(_, owner)| *owner));
     let exclusive: u64 = owners().map(|owner| owner.exclusive).sum();
+    let exclusive = exclusive + usage.unnamed.exclusive;
     assert_eq!(exclusive + usage.shared + usage.unowned, usage.used, "{usage:?}");
     for owner in owners() {
         assert!(owner.exclusive <= owner.referenced, "{usage:?}");
@@ -81,6 +83,38 @@ fn a_snapshot_has_what_has_been_removed_since_for_itself() {
     assert!(after.used - after.unowned + one.exclusive < apart.used + 40 * NODE, "{apart:?} {after:?}");
     assert_eq!(after.live.exclusive + after.unowned, after.used);
     assert_eq!(volume.fs.engine().check(&mut |_, _| {}).unwrap().problems, [""; 0]);
+}
+
+/// Reads a stream, and looks at something at its end.
+struct AtTheEnd<'a>(&'a [u8], &'a mut dyn FnMut());
+
+impl Read for AtTheEnd<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.0.read(bytes)?;
+        if read == 0 {
+            (self.1)();
+        }
+        Ok(read)
+    }
+}
+
+/// It seemed to wait for being reclaimed.
+#[test]
+fn what_is_being_received_is_no_less_than_a_snapshot() {
+    let sender = Volume::new();
+    fill(&sender, ROOT, 50, 1);
+    take(&sender, "one");
+    let mut stream = Vec::new();
+    sender.fs.send_snapshot(b"one", None, &mut stream).unwrap();
+    let volume = Volume::new();
+    assert_eq!(consistent(&volume.fs).unnamed.referenced, 0);
+    let mut at_the_end = None;
+    let mut look = || at_the_end = Some(consistent(&volume.fs));
+    volume.fs.receive_snapshot(&mut AtTheEnd(&stream, &mut look), None).unwrap();
+    let before = at_the_end.unwrap();
+    assert!(before.unnamed.exclusive > 500_000 && before.unowned == 0, "{before:?}");
+    let after = consistent(&volume.fs);
+    assert!(after.unnamed.referenced == 0 && after.snapshots[0].1.exclusive > 500_000, "{after:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Space that the live tree and snapshots use, as the daemon tells it and as people read it.
 
+use pando_engine::OwnerUsage;
 use pando_fs::{FileSystem, Usage};
 use serde_json::{Map, Value, json};
 
@@ -13,7 +14,8 @@ pub fn answer(fs: &FileSystem, fresh: bool) -> Result<Value, String> {
 }
 
 fn to_json(usage: &Usage) -> Value {
-    let Usage { live, snapshots, shared, unowned, used } = usage;
+    let Usage { live, snapshots, unnamed, shared, unowned, used } = usage;
+    let both = |owner: &OwnerUsage| json!({ "referenced": owner.referenced, "exclusive": owner.exclusive });
     let of_snapshots = snapshots.iter().map(|(snapshot, owner)| {
         let mut line = Map::new();
         put_name(&mut line, "name", &snapshot.name);
@@ -24,8 +26,9 @@ fn to_json(usage: &Usage) -> Value {
         Value::from(line)
     });
     json!({
-        "live": { "referenced": live.referenced, "exclusive": live.exclusive },
+        "live": both(live),
         "snapshots": of_snapshots.collect::<Vec<_>>(),
+        "unnamed_snapshots": both(unnamed),
         "shared": shared,
         "reclaimable": unowned,
         "used": used,
@@ -49,5 +52,32 @@ pub fn lines(usage: &Value) -> Vec<(&'static str, String)> {
         let name = shown(snapshot["name"].as_str().unwrap_or_default().as_bytes());
         ("Snapshot", format!("{name}: {}", both(snapshot)))
     });
-    [("In nodes", all), ("Live tree", both(&usage["live"]))].into_iter().chain(snapshots).collect()
+    // Seldom there is any.
+    let unnamed = &usage["unnamed_snapshots"];
+    let is_there = unnamed["referenced"].as_u64().is_some_and(|bytes| bytes > 0);
+    let unnamed =
+        is_there.then(|| ("Snapshots", format!("being received, sent or mounted: {}", both(unnamed))));
+    [("In nodes", all), ("Live tree", both(&usage["live"]))]
+        .into_iter()
+        .chain(snapshots)
+        .chain(unnamed)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_without_a_name_have_a_line_if_there_are_any() {
+        let last = |unnamed| {
+            let lines = lines(&to_json(&Usage { unnamed, ..Usage::default() }));
+            lines.last().map(|(of, bytes)| format!("{of}: {bytes}"))
+        };
+        assert_eq!(
+            last(OwnerUsage { referenced: 8192, exclusive: 4096 }).as_deref(),
+            Some("Snapshots: being received, sent or mounted: 8.0K referenced, 4.0K exclusive")
+        );
+        assert_eq!(last(OwnerUsage::default()).as_deref(), Some("Live tree: 0 referenced, 0 exclusive"));
+    }
 }
