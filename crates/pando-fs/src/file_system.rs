@@ -328,7 +328,7 @@ impl Operations for FileSystem {
         new_parent: InodeNumber,
         new_name: &[u8],
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<Vec<InodeNumber>> {
         self.rename_name(parent, name, new_parent, new_name, mode)
     }
 

@@ -320,7 +320,7 @@ pub trait Operations: Send + Sync {
     fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.
     fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()>;
-    /// Renames; atomic, also over a crash.
+    /// Renames; atomic, also over a crash. Gives the directories that have come to another parent: who remembers their listings remembers another `..`.
     fn rename(
         &self,
         parent: InodeNumber,
@@ -328,7 +328,7 @@ pub trait Operations: Send + Sync {
         new_parent: InodeNumber,
         new_name: &[u8],
         mode: RenameMode,
-    ) -> Result<()>;
+    ) -> Result<Vec<InodeNumber>>;
     /// Makes a clone of an inode under a new name: the same bytes, attributes and, of a directory, everything below, as `cp -a`
     /// makes them, at once and without copying. Both can be changed from then on, and neither sees the other's changes. Atomic, also over a
     /// crash. Files with several names have as many in the clone as lie below the source. The clone itself is born now.

@@ -75,8 +75,12 @@ impl<'a> BothNames<'a> {
 
 /// Whether a rename could be done with the locks it had.
 enum Outcome {
-    /// Done; these directories may have lost their last reference.
-    Done(Vec<Arc<Inode>>),
+    Done {
+        /// Directories that may have lost their last reference.
+        unreferenced: Vec<Arc<Inode>>,
+        /// Directories that have another parent.
+        moved: Vec<InodeNumber>,
+    },
     /// A directory moves: the name space lock must be exclusive.
     MovesDirectory,
 }
@@ -89,7 +93,7 @@ impl FileSystem {
         new_parent: InodeNumber,
         new_name: &[u8],
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<Vec<InodeNumber>> {
         let (directory, new_directory) = (self.writable_inode(parent)?, self.writable_inode(new_parent)?);
         check_old_name(&directory, name)?;
         check_new_name(&new_directory, new_name)?;
@@ -115,12 +119,13 @@ impl FileSystem {
             outcome = rename(*epoch, true)?;
             *epoch += 1;
         }
-        if let Outcome::Done(unreferenced) = outcome {
-            for directory in unreferenced {
-                self.drop_unreferenced(directory);
-            }
+        let Outcome::Done { unreferenced, moved } = outcome else {
+            unreachable!("with the name space lock exclusive anything moves")
+        };
+        for directory in unreferenced {
+            self.drop_unreferenced(directory);
         }
-        Ok(())
+        Ok(moved)
     }
 
     fn rename_locked<'a>(
@@ -142,7 +147,7 @@ impl FileSystem {
         let target = target.as_ref();
         check_kinds(source, target.map(|target| &**target), mode)?;
         if target.is_some_and(|target| target.number == source.number) {
-            return Ok(Outcome::Done(Vec::new()));
+            return Ok(Outcome::Done { unreferenced: Vec::new(), moved: Vec::new() });
         }
         let moves_directory = source.is_directory() || target.is_some_and(|target| target.is_directory());
         if moves_directory && !exclusive {
@@ -241,7 +246,13 @@ impl FileSystem {
             }
         }
         unreferenced.extend(place(names.to_mut(), source, from, to));
-        Ok(Outcome::Done(unreferenced))
+        let mut moved = Vec::new();
+        if moves_directory && from.directory.number != to.directory.number {
+            let came_back = target.filter(|_| mode == RenameMode::Exchange);
+            let both = [Some(source), came_back].into_iter().flatten();
+            moved.extend(both.filter(|inode| inode.is_directory()).map(|inode| inode.number));
+        }
+        Ok(Outcome::Done { unreferenced, moved })
     }
 }
 

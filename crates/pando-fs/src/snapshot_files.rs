@@ -134,7 +134,14 @@ impl Operations for SnapshotFiles {
         Err(Error::ReadOnly)
     }
 
-    fn rename(&self, _: InodeNumber, _: &[u8], _: InodeNumber, _: &[u8], _: RenameMode) -> Result<()> {
+    fn rename(
+        &self,
+        _: InodeNumber,
+        _: &[u8],
+        _: InodeNumber,
+        _: &[u8],
+        _: RenameMode,
+    ) -> Result<Vec<InodeNumber>> {
         Err(Error::ReadOnly)
     }
 

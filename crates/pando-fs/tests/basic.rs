@@ -103,6 +103,21 @@ fn a_directory_that_moves_leaves_orphans_below_it_readable() {
 }
 
 #[test]
+fn a_rename_tells_which_directories_have_come_to_another() {
+    let volume = Volume::new();
+    let [a, b] = ["a", "b"].map(|name| volume.directory(ROOT, name));
+    let (c, d) = (volume.directory(a, "c"), volume.directory(b, "d"));
+    volume.file(a, "f");
+    let rename = |from, name: &str, to, new: &str, mode| {
+        volume.fs.rename(from, name.as_bytes(), to, new.as_bytes(), mode).unwrap()
+    };
+    assert_eq!(rename(a, "f", b, "f", RenameMode::Replace), []);
+    assert_eq!(rename(a, "c", a, "e", RenameMode::Replace), []);
+    assert_eq!(rename(a, "e", b, "d", RenameMode::Exchange), [c, d]);
+    assert_eq!(rename(a, "e", b, "f", RenameMode::Exchange), [d]);
+}
+
+#[test]
 fn names_are_exchanged() {
     let volume = Volume::new();
     let a = volume.directory(ROOT, "a");

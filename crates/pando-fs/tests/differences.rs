@@ -333,9 +333,9 @@ fn scribble(volume: &Volume, random: &mut Random, steps: usize) {
             8 => waiting(fs, |fs| fs.write(file, 0, "text".into(), WriteMode::APPEND)),
             9 => {
                 let mode = RenameMode::Exchange;
-                waiting(fs, |fs| fs.rename(from, from_name, to, name, mode))
+                waiting(fs, |fs| fs.rename(from, from_name, to, name, mode)).map(drop)
             }
-            _ => waiting(fs, |fs| fs.rename(from, from_name, to, name, RenameMode::Replace)),
+            _ => waiting(fs, |fs| fs.rename(from, from_name, to, name, RenameMode::Replace)).map(drop),
         };
     }
 }

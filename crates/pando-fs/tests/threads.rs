@@ -91,8 +91,8 @@ fn step(volume: &Volume, random: &mut Random) {
         1 | 2 => fs.make_directory(caller, at, old, 0o755).map(Some),
         3 => fs.unlink(at, old).map(|()| None),
         4 => fs.remove_directory(at, old).map(|()| None),
-        5 => fs.rename(at, old, to, new, RenameMode::Replace).map(|()| None),
-        6 => fs.rename(at, old, to, new, RenameMode::Exchange).map(|()| None),
+        5 => fs.rename(at, old, to, new, RenameMode::Replace).map(|_| None),
+        6 => fs.rename(at, old, to, new, RenameMode::Exchange).map(|_| None),
         8 | 9 => match held.last() {
             Some(inode) => fs.link(*inode, to, new).map(Some),
             None => Ok(None),

@@ -141,7 +141,7 @@ fn nothing_in_the_root_of_a_tree_is_called_like_the_directory_of_the_snapshots()
         refused(fs.make_node(caller, tree, b".snapshots", FileType::Regular, 0o644, 0).map(drop));
         refused(fs.make_symlink(caller, tree, b".snapshots", b"d").map(drop));
         refused(fs.link(linked, tree, b".snapshots").map(drop));
-        refused(waiting(fs, |fs| fs.rename(tree, b"d", tree, b".snapshots", RenameMode::Replace)));
+        refused(waiting(fs, |fs| fs.rename(tree, b"d", tree, b".snapshots", RenameMode::Replace)).map(drop));
         refused(waiting(fs, |fs| fs.clone_tree(caller, &[], d, tree, b".snapshots")).map(drop));
         waiting(fs, |fs| fs.make_directory(caller, d, b".snapshots", 0o755)).unwrap();
     }
@@ -246,7 +246,7 @@ fn more_is_parked_in_the_way_than_one_record_takes() {
         |volume| waiting(&*volume.fs, |fs| fs.delete_snapshot(b"one")),
         |volume| waiting(&*volume.fs, |fs| fs.roll_back(b"one")).map(drop),
         |volume| waiting(&*volume.fs, |fs| fs.take_snapshot(b"two", false)),
-        |volume| waiting(&*volume.fs, |fs| fs.rename(ROOT, b"d", ROOT, b"e", RenameMode::Replace)),
+        |volume| waiting(&*volume.fs, |fs| fs.rename(ROOT, b"d", ROOT, b"e", RenameMode::Replace)).map(drop),
         |volume| {
             let d = volume.walk("d")?;
             waiting(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], d, ROOT, b"e"))

@@ -83,6 +83,19 @@ impl KernelCache {
         Ok(changed)
     }
 
+    /// The answer to a rename that took these directories to another parent: the kernel must first forget their listings, which say whose they were.
+    pub(crate) fn moved(self: &Arc<Self>, directories: Vec<InodeNumber>) -> Answer {
+        if directories.is_empty() {
+            return Answer::Done;
+        }
+        let cache = self.clone();
+        // A page of a listing is locked while it is copied to who reads it, into a file of ours maybe.
+        let forget = move || {
+            directories.iter().for_each(|directory| cache.device.notify(&invalidate_contents(directory.0)))
+        };
+        Answer::Later(Box::new(Answer::Done), Box::new(forget))
+    }
+
     /// The answer to an ioctl that made a name: the kernel must first forget that there was none, and the directory's listing and attributes.
     pub(crate) fn came_to_be(self: &Arc<Self>, directory: InodeNumber, name: Bytes) -> Answer {
         let cache = self.clone();

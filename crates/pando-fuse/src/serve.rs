@@ -376,7 +376,9 @@ impl Server {
                 Operation::RemoveDirectory { name } => done(fs.remove_directory(inode, name))?,
                 Operation::Rename { name, new_parent, new_name, flags } => match convert::rename_mode(*flags)
                 {
-                    Some(mode) => done(fs.rename(inode, name, InodeNumber(*new_parent), new_name, mode))?,
+                    Some(mode) => {
+                        kernel.moved(fs.rename(inode, name, InodeNumber(*new_parent), new_name, mode)?)
+                    }
                     None => invalid,
                 },
                 Operation::Link { inode: from, name } => {

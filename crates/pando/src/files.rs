@@ -141,7 +141,7 @@ impl Files {
         to: (InodeNumber, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.change(|fs| fs.rename(from.0, from.1, to.0, to.1, mode))
+        self.change(|fs| fs.rename(from.0, from.1, to.0, to.1, mode).map(drop))
     }
 
     /// Makes a clone with a new name.

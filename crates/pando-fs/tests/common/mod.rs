@@ -110,7 +110,7 @@ impl Volume {
 
     pub fn rename(&self, from: InodeNumber, name: &str, to: InodeNumber, new_name: &str) -> Result<()> {
         let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
-        self.fs.rename(from, name, to, new_name, RenameMode::Replace)
+        self.fs.rename(from, name, to, new_name, RenameMode::Replace).map(drop)
     }
 
     /// The inode at the end of a path; the references that this takes stay.

@@ -285,7 +285,7 @@ impl Run {
             Step::Rename { from, name: old, to, new_name, mode } => {
                 let (from, to) = (self.kind(*from, true), self.kind(*to, true));
                 let (old, new) = (name(*old), name(*new_name));
-                let found = again(&self.fs, |fs| fs.rename(from.0, &old, to.0, &new, *mode));
+                let found = again(&self.fs, |fs| fs.rename(from.0, &old, to.0, &new, *mode).map(drop));
                 let renamed = self.model.lookup(from.1, &old).ok();
                 let expected = self.model.rename((from.1, &old), (to.1, &new), *mode);
                 match expected {

@@ -34,7 +34,7 @@ fn scribble(volume: &Volume, random: &mut Random) {
             (10.., _) => {
                 let name = [&b"a"[..], b"b", b"c"][random.below(3) as usize];
                 let mode = if random.chance(1, 3) { RenameMode::Exchange } else { RenameMode::NoReplace };
-                changing(fs, |fs| fs.rename(moved.0, moved.1, to, name, mode))
+                changing(fs, |fs| fs.rename(moved.0, moved.1, to, name, mode)).map(drop)
             }
             (0..3, _) | (_, Err(_)) if random.chance(1, 2) => {
                 changing(fs, |fs| fs.make_directory(caller, from, old, 0o755)).map(drop)
@@ -48,8 +48,8 @@ fn scribble(volume: &Volume, random: &mut Random) {
             (3, _) => changing(fs, |fs| fs.unlink(from, old)),
             (4, Ok(found)) => changing(fs, |fs| fs.link(found.inode, to, new)).map(drop),
             (5, Ok(found)) => changing(fs, |fs| fs.clone_tree(caller, &[], found.inode, to, new)),
-            (6, _) => changing(fs, |fs| fs.rename(from, old, to, new, RenameMode::Exchange)),
-            (7, _) => changing(fs, |fs| fs.rename(from, old, to, new, RenameMode::Replace)),
+            (6, _) => changing(fs, |fs| fs.rename(from, old, to, new, RenameMode::Exchange)).map(drop),
+            (7, _) => changing(fs, |fs| fs.rename(from, old, to, new, RenameMode::Replace)).map(drop),
             (8, Ok(found)) => {
                 let value = vec![random.bits() as u8; random.below(2000) as usize];
                 changing(fs, |fs| fs.set_xattr(found.inode, b"user.x", &value, XattrMode::Set, false))

@@ -360,13 +360,13 @@ impl Operations for Memory {
         new_parent: InodeNumber,
         new_name: &[u8],
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<Vec<InodeNumber>> {
         let _renames = self.renames.write();
         let (from, to) = (self.node(parent)?, self.node(new_parent)?);
         let node = from.state.lock().directory()?.get(name).cloned().ok_or(Error::NotFound)?;
         let there = to.state.lock().directory()?.get(new_name).cloned();
         if there.as_ref().is_some_and(|there| there.inode == node.inode) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         match (mode, &there) {
             (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
@@ -404,10 +404,12 @@ impl Operations for Memory {
         to.attributes.links += node.link_to_parent();
         to.touch();
         drop(to);
+        let mut moved = Vec::new();
         if let Body::Directory(directory) = &mut node.state.lock().body {
             directory.parent = new_parent;
+            moved.extend((parent != new_parent).then_some(node.inode));
         }
-        Ok(())
+        Ok(moved)
     }
 
     fn clone_tree(&self, _: &Caller, _: &[u32], _: InodeNumber, _: InodeNumber, _: &[u8]) -> Result<()> {

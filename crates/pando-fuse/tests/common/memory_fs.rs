@@ -316,7 +316,7 @@ impl Operations for MemoryFs {
         new_parent: InodeNumber,
         new_name: &[u8],
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<Vec<InodeNumber>> {
         let mut state = self.state.lock();
         let inode = state.child(parent, name)?;
         let there = state.child(new_parent, new_name).ok();
@@ -334,8 +334,10 @@ impl Operations for MemoryFs {
             }
         }
         state.node(new_parent)?.names.insert(Bytes::copy_from_slice(new_name), inode);
-        state.node(inode)?.parent = new_parent;
-        Ok(())
+        let node = state.node(inode)?;
+        node.parent = new_parent;
+        let moved = node.attributes.file_type == FileType::Directory && parent != new_parent;
+        Ok(moved.then_some(inode).into_iter().collect())
     }
 
     fn clone_tree(&self, _: &Caller, _: &[u32], _: InodeNumber, _: InodeNumber, _: &[u8]) -> Result<()> {
