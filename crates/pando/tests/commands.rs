@@ -18,6 +18,15 @@ fn directories_are_made() {
     sandbox.refused(["mkdir", "v.img:/a"], 1, &["cannot make directory v.img:/a", "exists"]);
     sandbox.refused(["mkdir", "v.img:/x/y"], 1, &["v.img:/x/y", "no such file or directory"]);
     sandbox.refused(["mkdir", "v.img:/"], 1, &["exists"]);
+    // The directory that the link speaks of was made.
+    symlink("nowhere", sandbox.path("link")).unwrap();
+    sandbox.ok(["cp", "-a", "link", "v.img:/link"]);
+    for taken in [&["mkdir", "v.img:/link/"][..], &["mkdir", "-p", "v.img:/link/"], &["mkdir", "v.img:/a//"]]
+    {
+        sandbox.refused(taken, 1, &["exists"]);
+    }
+    sandbox.ok(["mkdir", "v.img:/new/"]);
+    assert_eq!(sandbox.lines(["ls", "v.img:/"]), ["a", "link", "new", "tmp"]);
 }
 
 /// What was done in the first volume was lost when the second could not be opened.

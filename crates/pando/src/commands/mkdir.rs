@@ -47,7 +47,9 @@ pub fn run(args: &MkdirArgs) -> Result<Status> {
 }
 
 fn make(files: &Files, path: &[u8], mode: Option<u32>) -> Result<(), Trouble> {
-    let place = walk(files, path, LastLink::Keep)?;
+    // As mkdir(2) has it, what is there is there, a link that leads nowhere too, with a slash behind it or without.
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let place = walk(files, &path[..end], LastLink::Keep)?;
     if place.node.is_some() {
         return Err(Error::Exists.into());
     }
