@@ -157,10 +157,10 @@ impl FileSystem {
             return Err(Error::Invalid);
         }
         if let Some(target) = target
-            && mode == RenameMode::Exchange
             && is_at_or_below(from.directory, target)
         {
-            return Err(Error::Invalid);
+            // Whatever its record says.
+            return Err(if mode == RenameMode::Exchange { Error::Invalid } else { Error::NotEmpty });
         }
         let mut parked = Vec::new();
         if moves_directory {

@@ -109,3 +109,18 @@ fn a_target_that_no_link_can_have_is_damage() {
     assert!(is_damage(volume.walk("l")));
     assert!(volume.fs.check().unwrap().problems.iter().any(|problem| problem.invariant == "FS-2"));
 }
+
+/// It was, and what else was in it was gone.
+#[test]
+fn a_directory_that_says_it_is_empty_is_not_replaced_by_what_is_in_it() {
+    let volume = Volume::new();
+    let a = volume.directory(ROOT, "a");
+    let b = volume.directory(a, "b");
+    for name in 0..100 {
+        volume.write(volume.file(b, &name.to_string()), 0, &[7; 5000]);
+    }
+    let volume = with_record(&volume, &key::child_key(b"", b"a"), |record| record.entries = 0);
+    let a = volume.walk("a").unwrap();
+    assert_eq!(volume.rename(a, "b", ROOT, "a"), Err(Error::NotEmpty));
+    assert_eq!(volume.read(volume.walk("a/b/7").unwrap(), 0, 9), [7; 9]);
+}
