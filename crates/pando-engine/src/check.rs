@@ -71,6 +71,8 @@ struct Check<'a> {
     known: Vec<Known>,
     /// The table of the last checkpoint (BT-5).
     checkpoint: Pages,
+    /// What an interior node names has not been counted: it cannot be read, or is not what the way to it says.
+    names_are_missing: bool,
     /// How often the comparison of a range may still go one node down (BT-1).
     looks_left: u64,
     progress: &'a mut dyn FnMut(u64, u64),
@@ -122,6 +124,7 @@ impl Volume {
             report: CheckReport { nodes_known, ..CheckReport::default() },
             known: vec![Known::default(); table.end() as usize],
             checkpoint: self.table.stored(),
+            names_are_missing: false,
             looks_left: order::looks_max(nodes_known),
             progress,
         };
@@ -135,9 +138,12 @@ impl Volume {
         {
             check.node(Visit { id, tree: entry.tree, height: entry.height, own: None }, true)?;
         }
+        let mut nodes_behind: u64 = 0;
         for (id, entry) in table.entries() {
             let counted = check.known[id.0 as usize].references;
-            if counted != entry.references {
+            if counted < entry.references && check.names_are_missing {
+                nodes_behind += 1;
+            } else if counted != entry.references {
                 check.problem(
                     id,
                     &format!(
@@ -148,6 +154,12 @@ impl Volume {
             } else if (counted == 0) != entry.pending_reclamation {
                 check.problem(id, "BT-4: nodes without a name, and no others, wait for reclamation");
             }
+        }
+        if nodes_behind > 0 {
+            check.report.problems.push(format!(
+                "BT-4: nodes with fewer names than the block table says, which may lie behind those that cannot be \
+                 read: {nodes_behind}"
+            ));
         }
         check.shared_nodes();
         Ok(check.report)
@@ -189,6 +201,7 @@ impl Check<'_> {
         let node = match self.volume.node(id).and_then(|node| self.volume.load_all(&node).map(|()| node)) {
             Ok(node) => node,
             Err(error) if error.is_unreadable() => {
+                self.names_are_missing |= height > 0;
                 match error {
                     _ if !is_first => {}
                     Error::Damaged { what } => self.report.problems.push(what),
@@ -207,6 +220,7 @@ impl Check<'_> {
         {
             let state = node.state.read();
             if state.height != height || node.tree != tree {
+                self.names_are_missing |= state.height > 0;
                 self.problem(
                     id,
                     &format!("BT-3: a way in the {tree:?} tree says that its height is {height}"),

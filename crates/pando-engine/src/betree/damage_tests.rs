@@ -324,6 +324,29 @@ fn a_check_goes_on_behind_what_the_device_fails_to_read() {
     assert!(second.starts_with(&format!("node {} ", flipped.0)) && second.contains("checksum"), "{second}");
 }
 
+/// A check told of each node below one that could not be read.
+#[test]
+fn a_check_sums_up_what_lies_behind_an_unreadable_interior_node() {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for number in 0..1000 {
+        put(&engine, number);
+        settle(&engine);
+    }
+    let rotten = root(&engine).state.read().interior().children[0].id;
+    engine.close().unwrap();
+    let place = engine.volume().table.lookup(rotten).unwrap();
+    assert!(place.height > 0);
+    drop(engine);
+    for gives_error in [false, true] {
+        let device = Rotten::new(device.to_bytes(), vec![place.extents[0].offset], gives_error);
+        let report = Engine::open(device, manual()).unwrap().check(&mut |_, _| {}).unwrap();
+        let [node, behind] = &report.problems[..] else { panic!("{:?}", report.problems) };
+        assert!(node.starts_with(&format!("node {}", rotten.0)), "{node}");
+        let count = report.nodes_known - report.nodes - 1;
+        assert!(count > 1 && behind.ends_with(&format!(": {count}")), "{count}: {behind}");
+    }
+}
+
 /// A volume of so many keys on which a node has been written with other contents than any that come about.
 fn made_to_harm(keys: u32, node: fn(&Engine) -> NodeRef, change: impl FnOnce(&mut Node)) -> Engine {
     let (engine, device) = small_volume(16 << 10, 2 << 10);
