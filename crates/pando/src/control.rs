@@ -25,7 +25,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pando_device::peer::peer;
 use rustix::fs::OFlags;
+use rustix::process::Pid;
 use serde_json::{Value, json};
 
 /// Bytes of a piece, at most.
@@ -143,6 +145,11 @@ impl Connection {
             })
         });
         Ok(Self { stream: BufReader::new(stream.map_err(ControlError::Unreachable)?) })
+    }
+
+    /// The daemon's process, unless it is outside of our pid namespace.
+    pub fn pid(&self) -> Option<Pid> {
+        peer(self.stream.get_ref()).ok()?.pid
     }
 
     /// Sends a request, without waiting for its answer.

@@ -479,19 +479,40 @@ fn a_lazy_unmount_waits_for_the_daemon_afterwards() {
     let daemon = place.daemon();
     place.signal(daemon, Signal::STOP, false);
     let mut command = place.command(Path::new(env!("CARGO_BIN_EXE_pando")), &["umount", "-l", "mnt"]);
-    let unmounting = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut unmounting = command.stderr(Stdio::piped()).spawn().unwrap();
     let started = Instant::now();
     while place.is_mounted() && started.elapsed() < Duration::from_secs(20) {
         std::thread::yield_now();
     }
     let is_mounted = place.is_mounted();
+    let mut said = String::new();
+    if !is_mounted {
+        BufReader::new(unmounting.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    }
     place.signal(daemon, Signal::CONT, true);
-    let unmounted = Ended { line: "umount -l".to_owned(), output: unmounting.wait_with_output().unwrap() };
     assert!(!is_mounted, "it waits for a daemon that hangs");
-    unmounted.expect_success();
+    assert!(unmounting.wait().unwrap().success(), "{said}");
+    assert!(said.contains(&format!("waiting for the daemon (process {daemon}) to close")), "{said}");
     place.mount();
     assert_eq!(fs::read_to_string(place.file()).unwrap(), "kept");
     place.unmount();
+}
+
+/// It waited without a word.
+#[test]
+fn an_unmount_says_that_it_waits_for_a_daemon_that_hangs() {
+    let Some(place) = Place::new("an_unmount_says_that_it_waits_for_a_daemon_that_hangs") else { return };
+    place.mount();
+    let daemon = place.daemon();
+    place.signal(daemon, Signal::STOP, false);
+    let mut command = place.command(Path::new(env!("CARGO_BIN_EXE_pando")), &["umount", "mnt"]);
+    let mut unmounting = command.stderr(Stdio::piped()).spawn().unwrap();
+    let stderr = unmounting.stderr.take().unwrap();
+    let mut said = String::new();
+    BufReader::new(stderr).read_line(&mut said).unwrap();
+    place.signal(daemon, Signal::CONT, true);
+    assert!(unmounting.wait().unwrap().success(), "{said}");
+    assert!(said.contains(&format!("(process {daemon}); with -l, ")), "{said}");
 }
 
 /// The daemon ended as if it had been unmounted, and left a dead mount.

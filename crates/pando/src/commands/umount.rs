@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result, Status, complain, io_text};
 use crate::mounts;
 use crate::output::shown as output_shown;
 
-/// After this time the user is told who keeps the volume from being closed, if that is known.
+/// After this time the user is told what is waited for: the daemon, or who keeps the volume from being closed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// So long a daemon has to hear of a lazy unmount before it: one that answers needs far less, and one that hangs is not waited for.
@@ -76,7 +76,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
     let entry = entry_of(mountpoint)?;
     let mut info = Value::Null;
     if !lazy {
-        info = control::request(&entry.device, "info").unwrap_or_default();
+        info = ask_for_info(&entry).unwrap_or_default();
         let snapshots = info["snapshots"].as_array().filter(|_| info["snapshot"].is_null());
         let mut snapshots = snapshots.into_iter().flatten().filter_map(Value::as_str);
         if let Some(other) = snapshots.next() {
@@ -118,14 +118,17 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
         has_heard = true;
     }
     if !has_heard || !daemon.has_answer_within(PATIENCE) {
-        for (source, mountpoint) in keeping_open(&entry, &info) {
-            complain(format!("waiting for the end of {source} on {mountpoint}"));
+        let mounts = keeping_open(&entry, &info).into_iter();
+        let mut others: Vec<_> =
+            mounts.map(|(source, mountpoint)| format!("the end of {source} on {mountpoint}")).collect();
+        others.extend(mounts::holders(&entry.device).into_iter().map(|(process, name)| {
+            format!("the mount namespace of process {process} ({name}), in which {volume} is still mounted")
+        }));
+        if !has_heard || others.is_empty() {
+            let users = if lazy { ", which those who still use it may keep open" } else { "" };
+            others.insert(0, format!("{} to close {volume}{users}", shown_daemon(&daemon)));
         }
-        for (process, name) in mounts::holders(&entry.device) {
-            complain(format!(
-                "waiting for the mount namespace of process {process} ({name}), in which {volume} is still mounted"
-            ));
-        }
+        others.iter().for_each(|other| complain(format!("waiting for {other}")));
     }
     if !has_heard {
         heard = daemon.receive();
@@ -142,6 +145,21 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
             "{shown} is unmounted, but {error}; what was not synced is recovered from the log at the next mount"
         ))),
     }
+}
+
+/// What the daemon says of itself. It may hang: if it says nothing for long, the user is told.
+fn ask_for_info(entry: &MountEntry) -> Result<Value, ControlError> {
+    let mut daemon = Connection::open(&entry.device)?;
+    daemon.send("info")?;
+    if !daemon.has_answer_within(PATIENCE) {
+        let (who, shown) = (shown_daemon(&daemon), entry.mountpoint.display());
+        complain(format!("waiting for an answer of {who}; with -l, {shown} is unmounted without one"));
+    }
+    daemon.receive()
+}
+
+fn shown_daemon(daemon: &Connection) -> String {
+    daemon.pid().map_or("the daemon".to_owned(), |pid| format!("the daemon (process {pid})"))
 }
 
 /// The mounts of snapshots, by what and where, without whose end a volume is not closed: its own mount is gone.
