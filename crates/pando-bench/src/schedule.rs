@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::process::{Command, ExitCode, Stdio};
+use std::ptr::fn_addr_eq;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -132,14 +133,27 @@ fn run_turn(
         root,
     };
     let mut is_made = false;
+    // Rows whose preparation has failed on a new volume: on the next one it would again, and may take as long.
+    let mut unprepared: Vec<&Row> = Vec::new();
     for row in &turn.rows {
         bar.set_message(format!("{}: {}", file_system.name, row.name));
         let begin = Instant::now();
         // A row that fails may leave a part of what later ones would take for the whole: those have a new volume.
-        let made = if is_made { Ok(()) } else { volume.make() };
+        let is_new = !is_made;
+        let before = unprepared.iter().find(|before| fn_addr_eq(before.prepare, row.prepare));
+        let made = match before.filter(|_| is_new) {
+            Some(before) => {
+                Err(Error::Program(format!("what it needs could not be made for {}", before.name)))
+            }
+            None if is_new => volume.make(),
+            None => Ok(()),
+        };
         let answer = made.and_then(|()| in_own_process(&volume, row));
-        let Answer { outcome, traffic, trace } =
+        let Answer { outcome, traffic, trace, is_unprepared } =
             answer.unwrap_or_else(|error| Answer::failed(error.to_string()));
+        if is_new && is_unprepared {
+            unprepared.push(row);
+        }
         is_made = matches!(outcome, Outcome::Measured(_));
         let seconds = begin.elapsed().as_secs_f64();
         bar.suspend(|| say(row, &outcome, trace.as_ref(), seconds));
@@ -189,11 +203,13 @@ struct Answer {
     outcome: Outcome,
     traffic: Option<Traffic>,
     trace: Option<Summary>,
+    /// It failed before there was anything to measure.
+    is_unprepared: bool,
 }
 
 impl Answer {
     fn failed(why: String) -> Answer {
-        Answer { outcome: Outcome::Failed(why), traffic: None, trace: None }
+        Answer { outcome: Outcome::Failed(why), traffic: None, trace: None, is_unprepared: false }
     }
 }
 
@@ -235,7 +251,7 @@ pub fn row_process() -> ExitCode {
 }
 
 fn measure(row: &Row, volume: &Volume) -> Answer {
-    let (mut traffic, mut trace) = (None, None);
+    let (mut traffic, mut trace, mut is_unprepared) = (None, None, false);
     let mut run = || -> Result<Measurement, Error> {
         if volume.options.trace {
             let (measurement, summary) = trace::round::run(row, volume)?;
@@ -245,7 +261,7 @@ fn measure(row: &Row, volume: &Volume) -> Answer {
         if volume.file_system.bare {
             return bare::measure(row, volume);
         }
-        (row.prepare)(volume)?;
+        (row.prepare)(volume).inspect_err(|_| is_unprepared = true)?;
         volume.make_cold()?;
         let before = volume.device.as_deref().map(Traffic::of);
         let measurement = (row.measure)(volume)?;
@@ -258,8 +274,8 @@ fn measure(row: &Row, volume: &Volume) -> Answer {
             let (values, lines) = (measurement.values.len(), row.lines.len());
             Answer::failed(format!("{values} values for {lines} lines"))
         }
-        Ok(measurement) => Answer { outcome: Outcome::Measured(measurement), traffic, trace },
-        Err(error) => Answer::failed(error.to_string()),
+        Ok(measurement) => Answer { outcome: Outcome::Measured(measurement), traffic, trace, is_unprepared },
+        Err(error) => Answer { is_unprepared, ..Answer::failed(error.to_string()) },
     }
 }
 
