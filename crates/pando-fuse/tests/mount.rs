@@ -5,7 +5,7 @@ mod common;
 
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use common::memory_fs::MemoryFs;
 use common::mounted::{Mounted, with_fuse};
-use pando_fuse::{MountError, MountOptions, Session, Transport, VfsOption, mount_point};
+use pando_fuse::{MountError, MountOptions, Session, Transport, VfsOption, ioctl, mount_point};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::Uid;
@@ -579,6 +579,27 @@ fn requests_without_room_go_through_the_pool() {
         assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 200);
         mounted.unmount();
         assert!(memory.waited.load(Ordering::Relaxed) > 0);
+    });
+}
+
+/// The kernel went on to believe that there was no clone.
+#[test]
+fn a_change_whose_sync_fails_is_refused_and_there() {
+    with_fuse("a_change_whose_sync_fails_is_refused_and_there", || {
+        let memory = Arc::new(MemoryFs::new());
+        let mounted = Mounted::new(memory.clone(), |options| {
+            options.vfs_options = vec![VfsOption::parse("dirsync").unwrap()];
+        });
+        let clone = mounted.path().join("clone");
+        assert!(!clone.exists());
+        memory.sync_fails.store(true, Ordering::Relaxed);
+        assert_eq!(fs::create_dir(mounted.path().join("made")).unwrap_err().kind(), ErrorKind::StorageFull);
+        let [source, directory] = [(); 2].map(|()| File::open(mounted.path()).unwrap());
+        let cloned = ioctl::clone_tree(source.as_fd(), directory.as_fd(), b"clone");
+        assert_eq!((cloned, memory.inodes()), (Err(Errno::NOSPC), 3));
+        assert!(clone.is_dir());
+        drop((source, directory));
+        mounted.unmount();
     });
 }
 

@@ -340,8 +340,21 @@ impl Operations for MemoryFs {
         Ok(moved.then_some(inode).into_iter().collect())
     }
 
-    fn clone_tree(&self, _: &Caller, _: &[u32], _: InodeNumber, _: InodeNumber, _: &[u8]) -> Result<()> {
-        Err(Error::NotSupported)
+    /// Without what is below.
+    fn clone_tree(
+        &self,
+        caller: &Caller,
+        _: &[u32],
+        source: InodeNumber,
+        parent: InodeNumber,
+        name: &[u8],
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        let Node { attributes, data, .. } = state.node(source)?.clone();
+        let clone = state.make(caller, parent, name, attributes.file_type, attributes.mode, 0)?;
+        let node = state.node(clone.attributes.inode)?;
+        (node.data, node.attributes.size, node.references) = (data, attributes.size, 0);
+        Ok(())
     }
 
     fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>> {
