@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pando_device::{Buffer, Device, ReadRequest};
 use pando_format::superblock::{
-    LABEL_LENGTH_MAX, MARGIN_LENGTH, SUPERBLOCK_LENGTH, read_slots, superblock_offsets,
+    LABEL_LENGTH_MAX, LOG_LENGTH_MIN, MARGIN_LENGTH, SUPERBLOCK_LENGTH, read_slots, superblock_offsets,
 };
 use pando_format::version::Access;
 use pando_format::{
@@ -110,7 +110,7 @@ fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock> {
     let log_start = 2 * MARGIN_LENGTH;
     let nodes_start = (log_start + log_bytes).next_multiple_of(MARGIN_LENGTH);
     let nodes_end = superblock_offsets(capacity)[1] / MARGIN_LENGTH * MARGIN_LENGTH;
-    if log_bytes < 256 << 10 || nodes_start + 4 * MIB > nodes_end {
+    if log_bytes < LOG_LENGTH_MIN || nodes_start + 4 * MIB > nodes_end {
         return Err(Error::Invalid {
             what: "the log leaves no room for nodes, or is smaller than 256 KiB".to_owned(),
         });

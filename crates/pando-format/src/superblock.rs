@@ -29,6 +29,9 @@ pub const LABEL_LENGTH_MAX: usize = 255;
 /// Most regions that nodes may lie in.
 pub const NODE_REGIONS_MAX: usize = 8;
 
+/// The smallest log, in bytes. In one of few blocks no record finds room, and whoever writes waits for ever.
+pub const LOG_LENGTH_MIN: u64 = 256 << 10;
+
 /// Bytes of a region in the list of them.
 const REGION_LENGTH: usize = 24;
 
@@ -292,8 +295,8 @@ impl Superblock {
                 return Err(reader.wrong(field, counter, "below 2^63"));
             }
         }
-        if self.log.length == 0 {
-            return Err(reader.wrong("length of the log region", 0, "above 0"));
+        if self.log.length < LOG_LENGTH_MIN {
+            return Err(reader.wrong("length of the log region", self.log.length, "at least 256 KiB"));
         }
         let mut regions: Vec<_> = self.node_regions.iter().chain([&self.log]).collect();
         regions.sort_unstable_by_key(|region| region.offset);

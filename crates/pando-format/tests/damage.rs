@@ -5,6 +5,7 @@ mod common;
 use bytes::Bytes;
 use common as sample;
 use pando_format::head::reseal;
+use pando_format::superblock::LOG_LENGTH_MIN;
 use pando_format::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -124,11 +125,11 @@ fn a_leaf_with_a_part_that_is_not_stored_is_damaged() {
 #[test]
 fn a_superblock_whose_log_or_regions_cannot_be_used_is_damaged() {
     let sound = sample::superblock();
-    let empty = Region { length: 0, ..sound.log };
+    let short = Region { length: LOG_LENGTH_MIN - 4096, ..sound.log };
     let elsewhere = |region: Region| Region { device: 1, ..region };
     let replay = LogPosition { offset: 0, ..sound.replay };
     for (wrong, why) in [
-        (Superblock { log: empty, replay, ..sound.clone() }, "length of the log region"),
+        (Superblock { log: short, replay, ..sound.clone() }, "length of the log region"),
         (Superblock { log: elsewhere(sound.log), ..sound.clone() }, "device of a region"),
         (
             Superblock { node_regions: vec![elsewhere(sound.node_regions[0])], device: 1, ..sound.clone() },
