@@ -298,6 +298,7 @@ impl Dots<'_> {
     /// False if there was no room.
     fn emit(self, emit: &mut dyn FnMut(&DirectoryEntry) -> bool) -> bool {
         let parent = self.directory.parent().map_or(self.directory.number, |parent| parent.number);
+        self.directory.told_parent.store(true, Ordering::Relaxed);
         let dots = [(BEHIND_DOT, &b"."[..], self.directory.number), (BEHIND_DOTS, b"..", parent)];
         let snapshots = self.shows_snapshots.then_some((BEHIND_SNAPSHOTS, snapshot::NAME, SNAPSHOTS));
         let mut all = dots.into_iter().chain(snapshots).filter(|(behind, ..)| *behind > self.cookie);

@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -119,6 +119,8 @@ pub(crate) struct Inode {
     /// Where a directory is, and the epoch of the name space for which that is right.
     way: Mutex<Option<(u64, Way)>>,
     names: Option<Box<locks::Mutex<Names>>>,
+    /// Whether a listing has told the directory's parent, as `..`, since it has that one.
+    pub(crate) told_parent: AtomicBool,
     /// When it lost one of several names, if it did so while it was in the table, and so known to the kernel.
     pub(crate) lost_a_name: LastTime,
     /// Of a file with several links.
@@ -169,6 +171,7 @@ impl Inode {
             place: Mutex::new(place),
             way: Mutex::new(None),
             names,
+            told_parent: AtomicBool::new(false),
             lost_a_name: LastTime::default(),
             known_names: KnownNames::default(),
             state: locks::RwLock::new(Rank::State, number, State::new(record)),

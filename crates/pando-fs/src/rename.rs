@@ -4,6 +4,7 @@
 //! exclusively: it changes the keys of everything below, so nothing else may be under way.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pando_engine::{Batch, KeyRange, Tree};
@@ -78,7 +79,7 @@ enum Outcome {
     Done {
         /// Directories that may have lost their last reference.
         unreferenced: Vec<Arc<Inode>>,
-        /// Directories that have another parent.
+        /// Directories that have another parent than listings have told.
         moved: Vec<InodeNumber>,
     },
     /// A directory moves: the name space lock must be exclusive.
@@ -250,7 +251,8 @@ impl FileSystem {
         if moves_directory && from.directory.number != to.directory.number {
             let came_back = target.filter(|_| mode == RenameMode::Exchange);
             let both = [Some(source), came_back].into_iter().flatten();
-            moved.extend(both.filter(|inode| inode.is_directory()).map(|inode| inode.number));
+            let told = both.filter(|inode| inode.told_parent.swap(false, Ordering::Relaxed));
+            moved.extend(told.map(|inode| inode.number));
         }
         Ok(Outcome::Done { unreferenced, moved })
     }

@@ -111,10 +111,13 @@ fn a_rename_tells_which_directories_have_come_to_another() {
     let rename = |from, name: &str, to, new: &str, mode| {
         volume.fs.rename(from, name.as_bytes(), to, new.as_bytes(), mode).unwrap()
     };
+    [c, d].into_iter().for_each(|directory| drop(volume.names(directory)));
     assert_eq!(rename(a, "f", b, "f", RenameMode::Replace), []);
     assert_eq!(rename(a, "c", a, "e", RenameMode::Replace), []);
     assert_eq!(rename(a, "e", b, "d", RenameMode::Exchange), [c, d]);
-    assert_eq!(rename(a, "e", b, "f", RenameMode::Exchange), [d]);
+    assert_eq!(rename(a, "e", b, "f", RenameMode::Exchange), [], "no listing has told anything else");
+    volume.names(d);
+    assert_eq!(rename(b, "f", a, "f", RenameMode::Replace), [d]);
 }
 
 #[test]
