@@ -82,7 +82,8 @@ impl Volume {
         }
         let mut cut = self.cut();
         // They may be the longest nodes, so before all others use up the long runs of free space.
-        cut.dirty.sort_by_key(|node| !node.pinned.load(Ordering::Relaxed));
+        let roots = [cut.live.metadata.node, cut.live.data.node];
+        cut.dirty.sort_by_key(|node| !roots.contains(&node.id));
         let mut dirty = std::mem::take(&mut cut.dirty).into_iter();
         while self.write_cut_nodes(&mut dirty, &mut cut)? {}
         // Above all nodes of this checkpoint, and with a margin above those that are written until the next.

@@ -16,7 +16,7 @@ impl FileSystem {
         set: &SetAttributes,
     ) -> Result<Attributes> {
         let inode = self.writable_inode(number)?;
-        let epoch = self.namespace.read();
+        let epoch = self.for_change()?;
         let mut state = inode.write()?;
         let now = self.now();
         let (key, prefix) = inode.key_and_data_prefix(*epoch, &state.record)?;

@@ -53,12 +53,12 @@ impl FileSystem {
         check_new_name(&directory, name)?;
         // The path is asked for with the names locked: without them the directory may be removed behind it.
         if source.is_directory() {
-            let epoch = self.namespace.write();
+            let epoch = self.for_change_alone()?;
             let mut names = directory.names()?;
             let to = End::new(&directory, name, *epoch)?;
             self.clone_locked(caller, groups, &source, &to, &mut names, *epoch)
         } else {
-            let epoch = self.namespace.read();
+            let epoch = self.for_change()?;
             let mut names = directory.names()?;
             let to = End::new(&directory, name, *epoch)?;
             self.clone_locked(caller, groups, &source, &to, &mut names, *epoch)
@@ -90,7 +90,8 @@ impl FileSystem {
             let states = States::lock([source, to.directory]);
             check_may_clone(caller, groups, states.record(source), states.record(to.directory))?;
             drop(states);
-            self.evict_ahead(&[&parked[..], &self.parked.below(&subtree)].concat())?;
+            let longer = to.subtree().len().saturating_sub(subtree.len());
+            self.evict_ahead(&[&parked[..], &self.parked.below(&subtree)].concat(), longer)?;
             below = Some((self.linked_below(&view, &subtree, &to.subtree())?, subtree, view));
         }
         let mut states = States::lock(parked.iter().chain([source, to.directory]));

@@ -22,7 +22,7 @@ impl FileSystem {
         fill: impl Fn(&mut Record),
     ) -> Result<Entry> {
         let directory = self.writable_inode(parent)?;
-        let epoch = self.namespace.read();
+        let epoch = self.for_change()?;
         let mut names = directory.names()?;
         check_new_name(&directory, name)?;
         let path = directory.path(*epoch)?;

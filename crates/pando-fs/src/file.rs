@@ -109,7 +109,7 @@ impl FileSystem {
     ) -> Result<()> {
         let inode = self.writable_inode(number)?;
         check_regular(&inode)?;
-        let epoch = self.namespace.read();
+        let epoch = self.for_change()?;
         let mut state = inode.write()?;
         let offset = if mode.append { state.record.size } else { offset };
         check_size(offset.checked_add(bytes.len() as u64))?;

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::clock::{Clock, SystemClock};
 use crate::inode::{HEARS_WITHIN, Inode, Place};
 use crate::last_time::LastTime;
-use crate::locks::{self, Rank};
+use crate::locks::{self, Rank, ReadGuard, WriteGuard};
 use crate::names::NameBudget;
 use crate::numbers::{self, Numbers};
 use crate::operations::{
@@ -227,6 +227,18 @@ impl FileSystem {
     /// For the start of each changing operation.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.refusal().is_some() { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// The name space lock for a change that nobody refuses: who has had it exclusively since changes are refused meets none any more.
+    pub(crate) fn for_change(&self) -> Result<ReadGuard<'_, u64>> {
+        let epoch = self.namespace.read();
+        self.check_writable().map(|()| epoch)
+    }
+
+    /// The same, exclusively.
+    pub(crate) fn for_change_alone(&self) -> Result<WriteGuard<'_, u64>> {
+        let epoch = self.namespace.write();
+        self.check_writable().map(|()| epoch)
     }
 }
 

@@ -36,8 +36,7 @@ impl<F: Borrow<FileSystem>> Drop for Frozen<F> {
 
 impl FileSystem {
     fn freeze(&self, name: &[u8]) -> Result<Snapshot> {
-        self.check_writable()?;
-        let _epoch = self.namespace.write();
+        let _epoch = self.for_change_alone()?;
         let source = self.snapshot(name)?;
         let record = self.snapshot_root(&source)?;
         let number = self.numbers.allocate(&self.store)?;

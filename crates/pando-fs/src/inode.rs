@@ -119,7 +119,7 @@ pub(crate) struct Inode {
     /// Where a directory is, and the epoch of the name space for which that is right.
     way: Mutex<Option<(u64, Way)>>,
     names: Option<Box<locks::Mutex<Names>>>,
-    /// Whether a listing has told the directory's parent, as `..`, since it has that one.
+    /// Whether a listing has ever told the directory's parent, as `..`.
     pub(crate) told_parent: AtomicBool,
     /// When it lost one of several names, if it did so while it was in the table, and so known to the kernel.
     pub(crate) lost_a_name: LastTime,

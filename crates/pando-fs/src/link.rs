@@ -170,7 +170,7 @@ impl FileSystem {
         }
         check_new_name(&directory, name)?;
         let (entry, old_parent) = loop {
-            let epoch = self.namespace.read();
+            let epoch = self.for_change()?;
             // A roll back may have made them strangers until now.
             if !inode.is_beside(&directory) {
                 return Err(Error::OtherTree);

@@ -320,8 +320,8 @@ pub trait Operations: Send + Sync {
     fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.
     fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()>;
-    /// Renames; atomic, also over a crash. Gives the directories that have come to another parent than their listings have told under `..`: who
-    /// remembers those remembers the wrong one.
+    /// Renames; atomic, also over a crash. Gives the directories that have come to another parent, if they were ever listed: who
+    /// remembers such a listing remembers the wrong one under `..`.
     fn rename(
         &self,
         parent: InodeNumber,

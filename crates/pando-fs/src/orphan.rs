@@ -24,6 +24,9 @@ use crate::schema::{Record, key};
 use crate::store;
 use crate::{Error, FileSystem, Result};
 
+/// Orphans that the record of another change moves to their own keys, at most.
+const EVICTED_AT_ONCE: usize = 64;
+
 /// Orphans that one record deletes, at most: while it comes into the trees, changes on other cores wait.
 const DELETED_AT_ONCE: usize = 8;
 
@@ -134,20 +137,27 @@ impl FileSystem {
     }
 
     /// Moves parked orphans to their own keys, one record for each, if they might be too many for the record of the change that needs the
-    /// keys: a crash in between leaves nothing that may not be. The name space lock is held exclusively, so none comes to be parked meanwhile.
-    pub(crate) fn evict_ahead(&self, orphans: &[Arc<Inode>]) -> Result<()> {
+    /// keys: a crash in between leaves nothing that may not be, nor does `Busy`, behind which the rest is moved. The name space lock is held
+    /// exclusively, so none comes to be parked meanwhile. What comes along with what moves or is cloned may get keys that are `longer` by so
+    /// many bytes.
+    pub(crate) fn evict_ahead(&self, orphans: &[Arc<Inode>], longer: usize) -> Result<()> {
         let mut states = States::lock(orphans);
         let bytes = |orphan: &Arc<Inode>| {
             let record = states.record(orphan);
             // The key is in the record as well, and twice in what deletes what came along.
-            (record.encode().len() + 2 * record.parked.len()) as u64
+            (record.encode().len() + 2 * (record.parked.len() + longer)) as u64
         };
-        if orphans.iter().map(bytes).sum::<u64>() <= self.store.engine().record_bytes_max() / 2 {
+        let engine = self.store.engine();
+        let fits = orphans.iter().map(bytes).sum::<u64>() <= engine.record_bytes_max() / 2;
+        if fits && orphans.len() <= EVICTED_AT_ONCE {
             return Ok(());
         }
-        for orphan in orphans {
-            // The change may be one that gives space back on a full volume.
-            let mut batch = Batch::reclaiming();
+        for (moved, orphan) in orphans.iter().enumerate() {
+            if moved >= EVICTED_AT_ONCE && !engine.has_room(states.record(orphan).data_bytes()) {
+                return Err(Error::Busy);
+            }
+            // Also for a change that gives space back: so many moves take more of it than is kept for such changes.
+            let mut batch = Batch::new();
             let evicted = self.evict(&mut batch, &states, [orphan]);
             self.store.apply(batch)?;
             self.settle_evicted(&mut states, evicted);
@@ -262,7 +272,7 @@ impl FileSystem {
     }
 
     /// What the data keys of orphans that are parked in a snapshot begin with, without the snapshot's prefix, in order. Of a volume that takes no
-    /// changes: the orphans of the last mount may still be there, none of them in memory. Waits for the device.
+    /// changes: the orphans of the last mount may still be there, and of one that takes none for a while those of this mount. Waits for the device.
     pub(crate) fn left_parked_in(&self, snapshot_prefix: &[u8]) -> Result<Vec<Bytes>> {
         let mut parked = Vec::new();
         self.each_orphan(|_, record| {

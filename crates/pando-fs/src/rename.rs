@@ -112,11 +112,11 @@ impl FileSystem {
             self.rename_locked(&from, &to, names, (mode, exclusive), epoch, &mut found)
         };
         let mut outcome = {
-            let epoch = self.namespace.read();
+            let epoch = self.for_change()?;
             rename(*epoch, false)?
         };
         if matches!(outcome, Outcome::MovesDirectory) {
-            let mut epoch = self.namespace.write();
+            let mut epoch = self.for_change_alone()?;
             outcome = rename(*epoch, true)?;
             *epoch += 1;
         }
@@ -167,7 +167,7 @@ impl FileSystem {
         if moves_directory {
             parked.extend(self.parked.below(&from.subtree()));
             parked.extend(self.parked.below(&to.subtree()));
-            self.evict_ahead(&parked)?;
+            self.evict_ahead(&parked, from.subtree().len().abs_diff(to.subtree().len()))?;
         }
         parked.extend(self.parked.at(&to.key));
         let involved = parked.iter().chain([from.directory, to.directory, source]).chain(target);
@@ -251,7 +251,7 @@ impl FileSystem {
         if moves_directory && from.directory.number != to.directory.number {
             let came_back = target.filter(|_| mode == RenameMode::Exchange);
             let both = [Some(source), came_back].into_iter().flatten();
-            let told = both.filter(|inode| inode.told_parent.swap(false, Ordering::Relaxed));
+            let told = both.filter(|inode| inode.told_parent.load(Ordering::Relaxed));
             moved.extend(told.map(|inode| inode.number));
         }
         Ok(Outcome::Done { unreferenced, moved })

@@ -33,8 +33,7 @@ pub struct Vanished {
 impl FileSystem {
     /// Makes the live tree what it was when the snapshot was taken, or changed last if it is writable; atomic. The snapshot stays.
     pub fn roll_back(&self, name: &[u8]) -> Result<Vanished> {
-        self.check_writable()?;
-        let mut epoch = self.namespace.write();
+        let mut epoch = self.for_change_alone()?;
         let snapshot = self.snapshot(name)?;
         let record = self.snapshot_root(&snapshot)?;
         let root = self.inode(ROOT)?;
@@ -49,7 +48,7 @@ impl FileSystem {
         let mut vanished = self.linked_root_names()?;
         let mut names = root.names()?;
         let parked = self.parked.in_tree(b"");
-        self.evict_ahead(&[&parked[..], &self.parked.in_tree(&prefix)].concat())?;
+        self.evict_ahead(&[&parked[..], &self.parked.in_tree(&prefix)].concat(), 0)?;
         let mut states = States::lock(parked.iter().chain([&root]));
         let number = self.numbers.allocate(&self.store)?;
         let record = Record { number: ROOT.0, delta: self.fresh_deltas(number), ..record };

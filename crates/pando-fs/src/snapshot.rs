@@ -130,10 +130,9 @@ impl FileSystem {
 
     /// Takes a snapshot of another snapshot as it is now, or of the live tree if none is named. `NotFound` if it is not there.
     pub fn take_snapshot_of(&self, of: Option<&[u8]>, name: &[u8], writable: bool) -> Result<()> {
-        self.check_writable()?;
         check_name(name)?;
         // Nothing may be half done.
-        let _epoch = self.namespace.write();
+        let _epoch = self.for_change_alone()?;
         let name_key = key::snapshot_name_key(name);
         if self.store.get(Tree::Metadata, &name_key)?.is_some() {
             return Err(Error::Exists);
@@ -178,8 +177,8 @@ impl FileSystem {
 
     /// Adds to the batch what makes the snapshot with this number of a tree. The name space lock is held exclusively.
     pub(crate) fn copy_tree(&self, batch: &mut Batch, source: &Source, number: u64) -> Result<()> {
-        self.evict_ahead(&self.parked.in_tree(&source.prefix))?;
         let prefix = key::snapshot_prefix(number);
+        self.evict_ahead(&self.parked.in_tree(&source.prefix), prefix.len())?;
         for (tree, range) in RANGES {
             let from = key::in_snapshot(&source.prefix, range);
             batch.clone_range(tree, from, key::in_snapshot(&prefix, range));
@@ -228,15 +227,14 @@ impl FileSystem {
     /// Deletes a snapshot; atomic. Whoever is in it finds that it is gone (`Stale`), but that files without a name live on as long
     /// as they are in use. `InUse` while somebody holds it ([`FileSystem::hold_snapshot`]).
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        let mut epoch = self.namespace.write();
+        let mut epoch = self.for_change_alone()?;
         let snapshot = self.snapshot(name)?;
         if self.held.lock().contains_key(&snapshot.number) {
             return Err(Error::InUse);
         }
         let prefix = key::snapshot_prefix(snapshot.number.0);
         let parked = self.parked.below(&prefix);
-        self.evict_ahead(&parked)?;
+        self.evict_ahead(&parked, 0)?;
         let mut states = States::lock(&parked);
         let mut batch = Batch::reclaiming();
         let evicted = self.evict(&mut batch, &states, &parked);

@@ -76,7 +76,7 @@ impl FileSystem {
             return Err(Error::Invalid);
         }
         let end = check_size(offset.checked_add(length))?;
-        let epoch = self.namespace.read();
+        let epoch = self.for_change()?;
         let mut state = inode.write()?;
         let mut edit = Edit::new(state.record.clone(), inode.data_prefix(*epoch, &state.record)?);
         let grows = match mode {
@@ -191,7 +191,7 @@ impl FileSystem {
         {
             return Err(Error::Invalid);
         }
-        let epoch = self.namespace.read();
+        let epoch = self.for_change()?;
         let mut states = States::lock([&source, &target]);
         if source.is_detached() || target.is_detached() {
             return Err(Error::Stale);

@@ -41,7 +41,7 @@ impl FileSystem {
         is_directory: bool,
         found: &mut Vec<Found<'a>>,
     ) -> Result<bool> {
-        let epoch = self.namespace.read();
+        let epoch = self.for_change()?;
         check_old_name(directory, name)?;
         let mut latest = {
             // Locked before the path is looked up, which the directory remembers: it may be removed meanwhile.

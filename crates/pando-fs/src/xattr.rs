@@ -135,7 +135,7 @@ impl FileSystem {
         change: impl FnOnce(&mut Record, &mut Batch, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let inode = self.writable_inode(number)?;
-        let epoch = self.namespace.read();
+        let epoch = self.for_change()?;
         let mut state = inode.write()?;
         let mut record = state.record.clone();
         let (key, prefix) = inode.key_and_data_prefix(*epoch, &record)?;

@@ -115,9 +115,9 @@ fn a_rename_tells_which_directories_have_come_to_another() {
     assert_eq!(rename(a, "f", b, "f", RenameMode::Replace), []);
     assert_eq!(rename(a, "c", a, "e", RenameMode::Replace), []);
     assert_eq!(rename(a, "e", b, "d", RenameMode::Exchange), [c, d]);
-    assert_eq!(rename(a, "e", b, "f", RenameMode::Exchange), [], "no listing has told anything else");
-    volume.names(d);
-    assert_eq!(rename(b, "f", a, "f", RenameMode::Replace), [d]);
+    assert_eq!(rename(a, "e", b, "f", RenameMode::Exchange), [d]);
+    volume.directory(a, "new");
+    assert_eq!(rename(a, "new", b, "new", RenameMode::Replace), [], "nobody has listed it");
 }
 
 #[test]

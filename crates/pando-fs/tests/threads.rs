@@ -3,13 +3,15 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 use common::Volume;
 use pando_device::simulated::Random;
 use pando_engine::{Background, Options};
-use pando_fs::operations::{FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode};
-use pando_fs::{Error, InodeNumber, Result};
+use pando_fs::operations::{
+    FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, waiting,
+};
+use pando_fs::{Error, FileSystem, InodeNumber, Result};
 
 const THREADS: u64 = 4;
 const STEPS: usize = 3000;
@@ -228,4 +230,55 @@ fn a_link_that_waits_for_a_roll_back_joins_no_two_trees() {
     assert_eq!(linking.join().unwrap(), Err(Error::OtherTree));
     assert_eq!(fs.lookup(ROOT, b"name").map(drop), Err(Error::NotFound));
     volume.assert_clean();
+}
+
+/// Notes how many batches had been applied when the first bytes came.
+struct Noting<'a> {
+    fs: &'a FileSystem,
+    begun: Option<u64>,
+}
+
+impl std::io::Write for Noting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.begun.get_or_insert_with(|| self.fs.engine().stats().batches);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Who has asked, and waits for the name space while changes begin to be refused, is refused as well.
+#[test]
+fn nothing_changes_while_a_writable_snapshot_is_sent_behind_a_refusal() {
+    for _ in 0..40 {
+        let volume = Volume::new();
+        let d = volume.directory(ROOT, "d");
+        volume.file(d, "f");
+        waiting(&*volume.fs, |fs| fs.take_snapshot(b"one", true)).unwrap();
+        let one = volume.walk(".snapshots/one").unwrap();
+        let d = volume.walk(".snapshots/one/d").unwrap();
+        let start = Barrier::new(THREADS as usize + 1);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (fs, caller, start) = (&volume.fs, &volume.caller, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    let mut names = (0..).map(|number| format!("clone {number} of {thread}"));
+                    let clone = |name: String| {
+                        waiting(&**fs, |fs| fs.clone_tree(caller, &[], d, one, name.as_bytes()))
+                    };
+                    assert_eq!(names.find_map(|name| clone(name).err()), Some(Error::ReadOnly));
+                });
+            }
+            start.wait();
+            std::thread::sleep(std::time::Duration::from_micros(300));
+            volume.fs.refuse_changes(true);
+            let mut noting = Noting { fs: &volume.fs, begun: None };
+            volume.fs.send_snapshot(b"one", None, &mut noting).expect("nobody lets changes through");
+            let begun = noting.begun;
+            assert_eq!(begun, Some(volume.fs.engine().stats().batches), "batches when it began, and now");
+        });
+    }
 }

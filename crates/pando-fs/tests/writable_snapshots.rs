@@ -6,13 +6,14 @@ use std::io::Write;
 
 use bytes::Bytes;
 use common::{Volume, small_nodes};
-use pando_engine::{Batch, Direction, FormatOptions, KeyRange, ScanLimit, Tree};
+use pando_engine::{Background, Batch, Direction, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 use pando_fs::operations::{
-    FileType, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, XattrMode, waiting,
+    FileType, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, XattrMode, changing, changing_bytes,
+    waiting,
 };
 use pando_fs::schema::key;
 use pando_fs::send::TransferError;
-use pando_fs::{Error, InodeNumber, Result, SnapshotFiles};
+use pando_fs::{Error, FileSystem, InodeNumber, Result, SnapshotFiles};
 
 fn take(volume: &Volume, name: &str, writable: bool) -> InodeNumber {
     waiting(&*volume.fs, |fs| fs.take_snapshot(name.as_bytes(), writable)).unwrap();
@@ -243,13 +244,13 @@ impl Write for LettingThrough<'_> {
 fn more_is_parked_in_the_way_than_one_record_takes() {
     type Change = fn(&Volume) -> Result<()>;
     let changes: [Change; 5] = [
-        |volume| waiting(&*volume.fs, |fs| fs.delete_snapshot(b"one")),
-        |volume| waiting(&*volume.fs, |fs| fs.roll_back(b"one")).map(drop),
-        |volume| waiting(&*volume.fs, |fs| fs.take_snapshot(b"two", false)),
-        |volume| waiting(&*volume.fs, |fs| fs.rename(ROOT, b"d", ROOT, b"e", RenameMode::Replace)).map(drop),
+        |volume| changing(&*volume.fs, |fs| fs.delete_snapshot(b"one")),
+        |volume| changing(&*volume.fs, |fs| fs.roll_back(b"one")).map(drop),
+        |volume| changing(&*volume.fs, |fs| fs.take_snapshot(b"two", false)),
+        |volume| changing(&*volume.fs, |fs| fs.rename(ROOT, b"d", ROOT, b"e", RenameMode::Replace)).map(drop),
         |volume| {
             let d = volume.walk("d")?;
-            waiting(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], d, ROOT, b"e"))
+            changing(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], d, ROOT, b"e"))
         },
     ];
     // A record takes 64 KiB.
@@ -275,6 +276,82 @@ fn more_is_parked_in_the_way_than_one_record_takes() {
         }
         volume.file(volume.walk("d").unwrap(), "stays");
         assert_eq!(change(&volume), Ok(()));
+        for (orphan, name) in orphans {
+            assert_eq!(volume.read(orphan, 0, 300), name.as_bytes());
+        }
+        volume.assert_clean();
+        volume.after_crash().assert_clean();
+    }
+}
+
+/// To move each of them takes space, more in all than is kept for changes that give some back.
+#[test]
+fn many_are_parked_on_a_full_volume_and_it_goes_on() {
+    let threads = Options { background: Background::Threads, ..Options::default() };
+    let volume = Volume::formatted(&FormatOptions::default()).remount_with(threads);
+    let append = |file, length| {
+        let contents = Bytes::from(vec![7; length]);
+        let call = |fs: &FileSystem| fs.write(file, 0, contents.clone(), WriteMode::APPEND);
+        changing_bytes(&*volume.fs, length as u64, call)
+    };
+    let names: Vec<_> = (0..9000).map(|number| format!("{number:0>200}")).collect();
+    let d = volume.directory(ROOT, "d");
+    for name in &names {
+        volume.fs.make_room(0, true).unwrap();
+        let file = volume.file(d, name);
+        append(file, 15_000).unwrap();
+        volume.fs.forget(file, 1);
+    }
+    changing(&*volume.fs, |fs| fs.take_snapshot(b"one", true)).unwrap();
+    let one = volume.walk(".snapshots/one").unwrap();
+    let d = volume.walk(".snapshots/one/d").unwrap();
+    let mut orphans = Vec::new();
+    for name in &names {
+        let found = waiting(&*volume.fs, |fs| fs.lookup(d, name.as_bytes())).unwrap();
+        changing(&*volume.fs, |fs| fs.unlink(d, name.as_bytes())).unwrap();
+        orphans.push(found.attributes.inode);
+    }
+    let large = volume.file(ROOT, "large");
+    for length in [64 << 10, 4096, 1] {
+        while append(large, length).is_ok() {}
+    }
+    let renamed = changing(&*volume.fs, |fs| fs.rename(one, b"d", one, b"e", RenameMode::Replace));
+    assert_eq!(renamed.map(drop), Err(Error::NoSpace));
+    assert_eq!(changing(&*volume.fs, |fs| fs.delete_snapshot(b"one")), Err(Error::NoSpace));
+    volume.fs.engine().checkpoint().unwrap();
+    for orphan in orphans {
+        assert_eq!(volume.read(orphan, 0, 3), [7; 3]);
+        volume.fs.forget(orphan, 1);
+    }
+    assert_eq!(changing(&*volume.fs, |fs| fs.delete_snapshot(b"one")), Ok(()));
+}
+
+/// What came along with them is deleted under keys that are much longer.
+#[test]
+fn what_is_parked_comes_out_of_the_way_of_a_move_to_a_deep_place() {
+    type Change = fn(&Volume, InodeNumber, InodeNumber) -> Result<()>;
+    let changes: [Change; 2] = [
+        |volume, _, deep| {
+            changing(&*volume.fs, |fs| fs.rename(ROOT, b"d", deep, b"e", RenameMode::Replace)).map(drop)
+        },
+        |volume, d, deep| changing(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], d, deep, b"e")),
+    ];
+    for change in changes {
+        // A record takes 64 KiB.
+        let volume = Volume::formatted(&FormatOptions { log_bytes: Some(256 << 10), ..small_nodes() });
+        let d = volume.directory(ROOT, "d");
+        let deep = (0..8).fold(ROOT, |above, _| volume.directory(above, &"x".repeat(250)));
+        let orphans = (0..60).map(|number| {
+            volume.fs.make_room(0, true).unwrap();
+            let name = format!("{number}");
+            let file = volume.file(d, &name);
+            volume.write(file, 0, name.as_bytes());
+            unlink(&volume, d, &name).unwrap();
+            (file, name)
+        });
+        let orphans: Vec<_> = orphans.collect();
+        volume.file(d, "stays");
+        assert_eq!(change(&volume, d, deep), Ok(()));
         for (orphan, name) in orphans {
             assert_eq!(volume.read(orphan, 0, 300), name.as_bytes());
         }

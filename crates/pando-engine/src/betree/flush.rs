@@ -105,21 +105,28 @@ impl Volume {
     /// Sees to it, before a checkpoint, that the roots find places on the device, however long they have become: where free space is in short runs, messages are
     /// flushed. A clone may come in between, and it goes on then; but not for ever, where one follows the other.
     pub(crate) fn shorten_roots(&self) -> Result<()> {
-        for tree in Tree::ALL {
-            let maintenance = &self.root(tree).maintenance;
-            for _ in 0..PAUSES_MAX {
+        for _ in 0..PAUSES_MAX {
+            let flushes = self.stats.flushes.load(Ordering::Relaxed);
+            let mut paused = false;
+            // Both in each round: while one is flushed the other grows.
+            for tree in Tree::ALL {
                 if self.roots_find_places() {
                     break;
                 }
+                let maintenance = &self.root(tree).maintenance;
                 let _token = maintenance.wait();
                 let root = self.root(tree).read().clone();
                 if root.height > 0 {
                     self.relieve(&root, &KeyRange::all())?;
                 }
-                self.fit_root(tree)?;
-                if !maintenance.is_wanted() {
-                    break;
+                // To join or to split what is behind the edges of an interior node takes space, and makes its messages no fewer.
+                if root.height == 0 || self.has_space_to_flush() {
+                    self.fit_root(tree)?;
                 }
+                paused |= maintenance.is_wanted();
+            }
+            if !paused && self.stats.flushes.load(Ordering::Relaxed) == flushes {
+                break;
             }
         }
         self.wake_turned_away();

@@ -50,22 +50,29 @@ pub(crate) struct Messages {
 impl Messages {
     /// The same in memory of their own.
     fn copied(mut self) -> Self {
-        let copy = |bytes: &mut Bytes| *bytes = copy_for_device(bytes);
         for (range, _) in &mut self.ranges {
-            [&mut range.lower, &mut range.upper].into_iter().for_each(|bound| copy(&mut bound.bytes));
+            [&mut range.lower, &mut range.upper].into_iter().for_each(|bound| copy_out(&mut bound.bytes));
         }
-        for Goto { range, xf, .. } in &mut self.gotos {
-            let bounds = [&mut range.lower, &mut range.upper, &mut xf.lower, &mut xf.upper];
-            bounds.into_iter().for_each(|bound| copy(&mut bound.bytes));
-            copy(&mut xf.prepend);
-        }
+        self.gotos.iter_mut().for_each(copy_goto_out);
         let keyed = self.keyed.into_iter().map(|(mut key, (msn, mut pending))| {
-            copy(&mut key);
-            pending.bytes_mut().into_iter().for_each(copy);
+            copy_out(&mut key);
+            pending.bytes_mut().into_iter().for_each(copy_out);
             (key, (msn, pending))
         });
         Self { keyed: keyed.collect(), ..self }
     }
+}
+
+/// Copies bytes into memory of their own.
+pub(super) fn copy_out(bytes: &mut Bytes) {
+    *bytes = copy_for_device(bytes);
+}
+
+/// The same of all that a goto holds.
+pub(super) fn copy_goto_out(Goto { range, xf, .. }: &mut Goto) {
+    let bounds = [&mut range.lower, &mut range.upper, &mut xf.lower, &mut xf.upper];
+    bounds.into_iter().for_each(|bound| copy_out(&mut bound.bytes));
+    copy_out(&mut xf.prepend);
 }
 
 impl MessageBuffer {
@@ -495,6 +502,11 @@ impl MessageBuffer {
             .inspect(|(key, (_, pending))| buffer.bytes += Self::keyed_weight(key, pending))
             .collect();
         buffer
+    }
+
+    /// True if messages may be slices of what was read from the device.
+    pub(crate) fn is_read(&self) -> bool {
+        self.is_read
     }
 
     /// Takes it apart. Of a buffer that was read these are copies: in a leaf one small message would keep all that was read, and nothing

@@ -17,7 +17,7 @@ use pando_format::{Bound, KeyRange, Msn, NodeId, Pending, Tree};
 use std::sync::atomic::Ordering;
 
 use super::lifting::relift_way;
-use super::message_buffer::{ENTRY_OVERHEAD, MessageBuffer};
+use super::message_buffer::{ENTRY_OVERHEAD, MessageBuffer, copy_goto_out, copy_out};
 use super::names::Names;
 use super::node::{Body, CachedNode};
 use super::scan::Collector;
@@ -382,12 +382,20 @@ impl Messages {
         };
         let keyed = buffer.keyed_in(local).map(|(key, pending)| {
             assert!(key.starts_with(&own), "BT-2: a key below a prefix has it");
-            ([to, &key[own.len()..]].concat().into(), pending.clone())
+            let mut pending = pending.clone();
+            // As if they came down; see [`MessageBuffer::into_messages`].
+            if buffer.is_read() {
+                pending.bytes_mut().into_iter().for_each(copy_out);
+            }
+            ([to, &key[own.len()..]].concat().into(), pending)
         });
         let moved_goto = |goto: &Goto| {
             let mut moved = Goto { range: moved(&goto.range), ..goto.clone() };
             relift_way(&mut moved.xf.strip, &mut moved.xf.prepend, &[], &own);
             relift_way(&mut moved.xf.strip, &mut moved.xf.prepend, to, &[]);
+            if buffer.is_read() {
+                copy_goto_out(&mut moved);
+            }
             moved
         };
         Self {

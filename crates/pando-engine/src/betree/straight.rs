@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::{Buf, Bytes};
+use pando_format::operation::BLOCK_VALUE_LENGTH;
 use pando_format::{KeyRange, Msn, NodeId, Pending, Tree};
 
 use super::interior::Interior;
@@ -107,8 +108,9 @@ impl Volume {
         if state.leaf().missing_for([], keys).is_some() {
             return Went::Root(count);
         }
-        let new: usize =
-            way.messages[..count].iter().map(|(key, pending)| key.len() + pending.length()).sum();
+        // A patch may make a block longer than it is itself.
+        let weight = |(key, pending): &(Bytes, Pending)| key.len() + pending.length() + BLOCK_VALUE_LENGTH;
+        let new: usize = way.messages[..count].iter().map(weight).sum();
         // By a key of its own it is found again.
         let key = (state.leaf().bytes() + new > self.shape.node_bytes).then(|| way.messages[0].0.clone());
         let mut done = 0;

@@ -26,7 +26,7 @@ pub(crate) const LOG_START: LogPosition = LogPosition { offset: 0, sequence: 1, 
 /// One atomic step on its way to the log. Long values are shared with the trees, not copied.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
-    /// Empty where no value is long: a record that is all bytes of its own leaves keys and values to the tree, and to the thread that serves.
+    /// Empty where no value is shared, and so none is long enough to be left out of the log: such a record is all bytes of its own.
     operations: Vec<Operation>,
     encoded: EncodedRecord,
 }
@@ -39,7 +39,7 @@ impl Record {
         Self { operations, encoded }
     }
 
-    /// What it does, if any value is long enough to be left out of the log.
+    /// What it does, if it shares a value.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
