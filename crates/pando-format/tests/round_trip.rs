@@ -261,6 +261,29 @@ proptest! {
     }
 }
 
+/// A payload is summed up in stretches while it is copied: those that end inside a value, with one, and long behind both.
+#[test]
+fn long_batches_have_the_checksum_of_all_their_bytes() {
+    for lengths in [vec![10, 65_515, 1], vec![70_000, 3, 300_000], vec![65_536, 65_536, 2000, 2000]] {
+        let put = |(number, length): (usize, &usize)| Operation::Put {
+            tree: Tree::Data,
+            key: vec![b'k', number as u8].into(),
+            value: vec![number as u8; *length].into(),
+        };
+        let operations: Vec<_> = lengths.iter().enumerate().map(put).collect();
+        let records: Vec<_> = operations.chunks(1).map(encode_record).collect();
+        let header = BatchHeader { record_count: records.len() as u32, ..sample::batch().0 };
+        let (batch, _) = sample::batch_of(header, &records);
+        let (_, decoded) = decode_batch(&batch.into()).expect("it is whole");
+        let whole = |record| match record {
+            LogRecord::Operations { operations, .. } => operations,
+            LogRecord::Binding(_) => Vec::new(),
+        };
+        let expected = operations.into_iter().map(LoggedOperation::Whole);
+        assert!(decoded.into_iter().flat_map(whole).eq(expected), "{lengths:?}");
+    }
+}
+
 /// Blocks are neither copied on the way out nor on the way in.
 #[test]
 fn block_values_travel_by_reference() {

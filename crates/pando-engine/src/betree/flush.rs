@@ -14,12 +14,10 @@ use super::interior::{Child, Lowered, lower};
 use super::message_buffer::MessageBuffer;
 use super::node::{Body, Node, NodeRef};
 use super::part::Part;
+use super::token::PAUSES_MAX;
 use super::tree::{TreeRoot, root_above};
 use crate::volume::Volume;
 use crate::{Error, Miss, Result};
-
-/// How often a root is gone on with for a checkpoint because a clone came in between.
-const PAUSES_MAX: usize = 64;
 
 impl Volume {
     /// Does what maintenance a tree needs most; false if it needs none or somebody else is at it.
@@ -102,8 +100,8 @@ impl Volume {
         }
     }
 
-    /// Sees to it, before a checkpoint, that the roots find places on the device, however long they have become: where free space is in short runs, messages are
-    /// flushed. A clone may come in between, and it goes on then; but not for ever, where one follows the other.
+    /// Sees to it, before a checkpoint, that the roots find places on the device, however long they have become: where free space is in short
+    /// runs, messages are flushed. A clone may come in between, and it goes on then; but not for ever, where one follows the other.
     pub(crate) fn shorten_roots(&self) -> Result<()> {
         for _ in 0..PAUSES_MAX {
             let flushes = self.stats.flushes.load(Ordering::Relaxed);

@@ -9,11 +9,9 @@ use pando_format::{KeyRange, NodeId, Tree};
 use super::interior::Child;
 use super::lifting::first_key;
 use super::node::{Body, NodeRef};
+use super::token::PAUSES_MAX;
 use crate::volume::Volume;
 use crate::{Error, Result};
-
-/// How often the deletes of a tree are begun anew because a clone came in between.
-const SINK_PAUSES_MAX: usize = 64;
 
 /// One walk through a tree that brings deletes down.
 #[derive(Debug)]
@@ -148,7 +146,7 @@ impl Volume {
     /// Brings the deletes of a tree down. A clone may come in between, and it goes on then, for the sake of space from the root; but not for
     /// ever, where one follows the other.
     pub(super) fn sink_tree(&self, tree: Tree, walk: &mut Walk) -> Result<Sunk> {
-        let mut pauses_left = SINK_PAUSES_MAX;
+        let mut pauses_left = PAUSES_MAX;
         loop {
             let _token = self.root(tree).maintenance.wait();
             walk.may_pause = pauses_left > 0;

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+/// How often work for a checkpoint goes on after a clone has come in between.
+pub(super) const PAUSES_MAX: usize = 64;
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Maintenance {
