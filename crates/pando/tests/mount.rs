@@ -470,6 +470,33 @@ fn the_helper_unmounts_lazily_and_by_force_without_the_daemon() {
     assert!(!place.is_mounted());
 }
 
+/// It waited for the end of the volume, which was mounted elsewhere as well.
+#[test]
+fn what_is_bound_to_another_place_is_unmounted_at_once() {
+    let Some(place) = Place::new("what_is_bound_to_another_place_is_unmounted_at_once") else { return };
+    place.mount();
+    fs::write(place.file(), "kept").unwrap();
+    fs::create_dir(place.mountpoint().join("directory")).unwrap();
+    for name in ["bound", "snapshot"] {
+        fs::create_dir(place.directory.path().join(name)).unwrap();
+    }
+    place.pando(&["snapshot", "create", "mnt", "taken"]).expect_success();
+    place.pando(&["mount", "-o", "snapshot=taken", "volume", "snapshot"]).expect_success();
+    let bind = |what, to| place.run(Path::new("mount"), &["--bind", what, to]).expect_success();
+    for (what, to) in [("mnt/file", "mnt/file"), ("mnt/directory", "bound")] {
+        bind(what, to);
+        place.pando(&["umount", to]).expect_success();
+    }
+    place.pando(&["umount", "snapshot"]).expect_success();
+    let process = rustix::process::pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
+    bind("mnt", "bound");
+    place.unmount();
+    assert_eq!(fs::read_to_string(place.directory.path().join("bound/file")).unwrap(), "kept");
+    place.pando(&["umount", "bound"]).expect_success();
+    wait_for(&process);
+    assert!(place.mountpoints().is_empty());
+}
+
 /// It asked the daemon first, which may hang.
 #[test]
 fn a_lazy_unmount_waits_for_the_daemon_afterwards() {

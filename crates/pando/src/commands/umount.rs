@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MOMENT: Duration = Duration::from_millis(100);
 
 const ABOUT: &str = "\
-Unmounts a volume and returns when its last checkpoint is on the device, so that the device can be taken away. A plain \
-umount works as well, but does not wait.";
+Unmounts a volume and returns when its last checkpoint is on the device, so that the device can be taken away. It does \
+not wait for a volume that is mounted elsewhere as well, as by mount --bind. A plain umount works as well, but does not wait.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,16 +40,16 @@ pub struct UmountArgs {
 
 /// What is known of a volume that was unmounted.
 pub enum Unmounted {
-    /// It has been closed, or its daemon had been killed, which was said.
-    Closed,
+    /// It has been closed, or its daemon had been killed, which was said; or it is mounted elsewhere as well, and goes on.
+    Done,
     /// Its daemon cannot be reached, as this sentence says.
     Unknown(String),
 }
 
-/// Runs `pando umount`: done when the volume is unmounted and closed.
+/// Runs `pando umount`: done when the volume is unmounted and closed, or still mounted elsewhere.
 pub fn run(args: &UmountArgs) -> Result<Status> {
     match unmount(&args.mountpoint, args.lazy)? {
-        Unmounted::Closed => Ok(Status::Success),
+        Unmounted::Done => Ok(Status::Success),
         Unmounted::Unknown(why) => Err(Failure::new(why)),
     }
 }
@@ -70,12 +70,20 @@ fn entry_of(mountpoint: &Path) -> Result<MountEntry> {
     entry.ok_or_else(|| failed(mountpoint, "no PandoFS volume is mounted there"))
 }
 
-/// Unmounts and waits until the volume has been closed.
+/// Whether the volume can still be seen elsewhere in this mount namespace: a part of it that is bound to another place is
+/// a mount as well.
+fn is_mounted_elsewhere(entry: &MountEntry, mounts: usize) -> bool {
+    let mounted = mount_point::mounted().unwrap_or_default();
+    let same = |mount: &&MountEntry| mount.device == entry.device && mount.source == entry.source;
+    mounted.iter().filter(same).count() > mounts
+}
+
+/// Unmounts and waits until the volume has been closed, if that was its last mount.
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
     let shown = mountpoint.display();
     let entry = entry_of(mountpoint)?;
     let mut info = Value::Null;
-    if !lazy {
+    if !lazy && !is_mounted_elsewhere(&entry, 1) {
         info = ask_for_info(&entry).unwrap_or_default();
         let snapshots = info["snapshots"].as_array().filter(|_| info["snapshot"].is_null());
         let mut snapshots = snapshots.into_iter().flatten().filter_map(Value::as_str);
@@ -97,6 +105,9 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
         Ok((daemon, has_heard))
     });
     mount_point::unmount(&entry.mountpoint, lazy).map_err(|error| Failure::new(error.to_string()))?;
+    if is_mounted_elsewhere(&entry, 0) {
+        return Ok(Unmounted::Done);
+    }
     let volume = entry.source.display();
     let (mut daemon, mut has_heard) = match waiting {
         Ok(waiting) => waiting,
@@ -104,7 +115,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
             complain(format!(
                 "the daemon of {shown} had been killed; the next mount of {volume} recovers from its log"
             ));
-            return Ok(Unmounted::Closed);
+            return Ok(Unmounted::Done);
         }
         Err(error) => {
             let why =
@@ -136,7 +147,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
     match heard.and_then(|_| daemon.receive()) {
         Ok(_) => {
             daemon.wait_for_end();
-            Ok(Unmounted::Closed)
+            Ok(Unmounted::Done)
         }
         Err(ControlError::Refused(why)) => {
             Err(Failure::new(format!("{shown} is unmounted, but {volume} could not be closed: {why}")))
