@@ -25,7 +25,7 @@ use crate::negotiate::Agreement;
 use crate::notifier::Forgetter;
 use crate::processes::Processes;
 use crate::protocol::{
-    Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, entry_and_file,
+    Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, Write, entry_and_file,
 };
 use crate::transport::{Device, Reply};
 
@@ -78,7 +78,7 @@ impl Server {
     }
 
     /// Serves one request. It is answered when this returns, or soon from the pool (FU-2).
-    pub(crate) fn serve(&self, header: &Header, operation: Operation, mut reply: Reply) {
+    pub(crate) fn serve(&self, header: &Header, operation: Operation, reply: Reply) {
         if let Some(ahead) = &self.files_ahead {
             let inode = InodeNumber(header.node);
             match operation {
@@ -119,13 +119,7 @@ impl Server {
             Operation::Release | Operation::ReleaseDirectory | Operation::Destroy => reply.send(Answer::Done),
             Operation::Ioctl { command, argument } => self.ioctl(header, command, &argument, reply),
             Operation::Unknown => reply.send(Answer::Refused(Errno::NOSYS)),
-            Operation::Write { offset, data, collected, kill_set_id } => {
-                let keep_modified = collected && self.agreement.writeback;
-                let mode = WriteMode { append: false, kill_set_id, keep_modified };
-                // What the kernel has collected makes no file larger than it knows.
-                let growth = (!collected).then(|| self.may_grow(header, &mut reply)).flatten();
-                self.write(InodeNumber(header.node), offset, data, mode, growth, reply);
-            }
+            Operation::Write(write) => self.write(header, write, reply),
             operation => self.change(header, operation, reply),
         }
     }
@@ -259,11 +253,14 @@ impl Server {
     }
 
     fn query(&self, header: &Header, operation: Operation, reply: Reply) {
-        let (inode, uid) = (InodeNumber(header.node), header.uid);
+        let (inode, uid, kernel) = (InodeNumber(header.node), header.uid, self.kernel.clone());
         self.dispatcher.query(reply, move |fs| {
             Ok(match &operation {
                 Operation::ReadLink => Answer::Pieces(vec![fs.read_link(inode)?]),
-                Operation::Read { offset, size } => {
+                Operation::Read { offset, size, direct } => {
+                    if !direct {
+                        kernel.will_cache(inode);
+                    }
                     let size = (*size).min(REQUEST_BYTES_MAX);
                     Answer::Pieces(fs.read(inode, *offset, size as usize)?)
                 }
@@ -284,20 +281,18 @@ impl Server {
     /// The kernel makes O_APPEND into an offset by its own notion of the size, which nobody else changes. In
     /// writeback mode pages arrive long after the write, so the flag must mean nothing here, and the kernel says when
     /// they were written, maybe before they arrive.
-    fn write(
-        &self,
-        inode: InodeNumber,
-        offset: u64,
-        data: Bytes,
-        mode: WriteMode,
-        growth: Option<Change>,
-        reply: Reply,
-    ) {
+    fn write(&self, header: &Header, write: Write, mut reply: Reply) {
+        let Write { offset, data, collected, direct, kill_set_id } = write;
+        let inode = InodeNumber(header.node);
+        let keep_modified = collected && self.agreement.writeback;
+        let mode = WriteMode { append: false, kill_set_id, keep_modified };
+        // What the kernel has collected makes no file larger than it knows.
+        let growth = (!collected).then(|| self.may_grow(header, &mut reply)).flatten();
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
             let end = offset.saturating_add(data.len() as u64);
             begins(fs, inode, end, growth.as_ref());
-            kernel.killing_set_id(fs, inode, mode.kill_set_id, || {
+            kernel.killing_set_id(fs, inode, kill_set_id, || {
                 let written = fs.write(inode, offset, data.clone(), mode);
                 if let Err(Error::ReadOnly | Error::Stale) = written {
                     // No open is asked for, so one for writing is not refused. What came through a memory map would stay in the kernel's
@@ -306,7 +301,8 @@ impl Server {
                 }
                 written
             })?;
-            Ok(Answer::count(data.len() as u32))
+            let answer = Answer::count(data.len() as u32);
+            Ok(if direct { kernel.written_past_it(inode, answer) } else { answer })
         });
     }
 

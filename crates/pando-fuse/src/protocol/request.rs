@@ -69,6 +69,9 @@ mod set {
 
 /// The bit of WRITE's flags that takes set-id bits off.
 const WRITE_KILL_SET_ID: u32 = 1 << 2;
+
+/// In the flags of a read or a write: whose locks it respects. The kernel says so of those that pass its cache by alone.
+const LOCK_OWNER: u32 = 1 << 1;
 /// A write of pages that were changed some time ago.
 const WRITE_CACHE: u32 = 1 << 0;
 
@@ -169,6 +172,18 @@ pub(crate) struct SetAttributes {
     pub(crate) kill_set_id: bool,
 }
 
+/// What a WRITE brings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Write {
+    pub(crate) offset: u64,
+    pub(crate) data: Bytes,
+    /// From pages that were changed some time ago.
+    pub(crate) collected: bool,
+    /// Past the kernel's cache.
+    pub(crate) direct: bool,
+    pub(crate) kill_set_id: bool,
+}
+
 /// What a request asks for; the inode it is about stands in the header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Operation {
@@ -230,14 +245,10 @@ pub(crate) enum Operation {
     Read {
         offset: u64,
         size: u32,
+        /// Past the kernel's cache.
+        direct: bool,
     },
-    Write {
-        offset: u64,
-        data: Bytes,
-        /// From pages that were changed some time ago.
-        collected: bool,
-        kill_set_id: bool,
-    },
+    Write(Write),
     Statistics,
     /// fsync and syncfs, of anything.
     Sync,
@@ -344,14 +355,16 @@ impl Operation {
             opcode::RELEASE => Self::Release,
             opcode::READ => {
                 let (_handle, offset) = (fixed.u64()?, fixed.u64()?);
-                Self::Read { offset, size: fixed.u32()? }
+                let (size, flags) = (fixed.u32()?, fixed.u32()?);
+                Self::Read { offset, size, direct: flags & LOCK_OWNER != 0 }
             }
             opcode::WRITE => {
                 let (_handle, offset) = (fixed.u64()?, fixed.u64()?);
                 let (size, flags) = (fixed.u32()?, fixed.u32()?);
                 let data = pando_fs::copy_for_device(rest.bytes(size as usize)?);
-                let (collected, kill_set_id) = (flags & WRITE_CACHE != 0, flags & WRITE_KILL_SET_ID != 0);
-                Self::Write { offset, data, collected, kill_set_id }
+                let [collected, direct, kill_set_id] =
+                    [WRITE_CACHE, LOCK_OWNER, WRITE_KILL_SET_ID].map(|flag| flags & flag != 0);
+                Self::Write(Write { offset, data, collected, direct, kill_set_id })
             }
             opcode::STATFS => Self::Statistics,
             opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => Self::Sync,

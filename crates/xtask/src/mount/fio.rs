@@ -1,5 +1,7 @@
 //! fio's own verification: random writes of many sizes by several jobs, each block with a checksum, read back after a
-//! remount.
+//! remount. And writes past the kernel's cache that nobody waits for, of a file that others read through it.
+
+use std::process::Command;
 
 use super::tool;
 use super::volume::Volume;
@@ -31,6 +33,30 @@ bsrange=4k-4k
 ioengine=mmap
 ";
 
+const DIRECT: &str = "\
+[global]
+filename=file
+size=64m
+randseed=7
+time_based=1
+runtime=5
+
+[past-the-cache]
+rw=randwrite
+bsrange=4k-64k
+blockalign=4k
+direct=1
+ioengine=libaio
+iodepth=8
+scramble_buffers=1
+
+[through-it]
+rw=randread
+bs=4k
+ioengine=psync
+numjobs=2
+";
+
 /// Writes with checksums, verifies at once and again after a remount.
 pub fn run(context: &Context) -> Outcome {
     let mut volume = Volume::create(context, 2 << 30, &[])?;
@@ -43,5 +69,19 @@ pub fn run(context: &Context) -> Outcome {
     fio(&volume, &["--do_verify=1"])?;
     volume.remount()?;
     fio(&volume, &["--verify_only"])?;
+    volume.finish()
+}
+
+/// What was acknowledged is what is read through the cache afterwards.
+pub fn run_direct(context: &Context) -> Outcome {
+    let volume = Volume::create(context, 1 << 30, &[])?;
+    let jobs = context.work.join("direct.fio");
+    tool::at("cannot write", &jobs, std::fs::write(&jobs, DIRECT))?;
+    tool::run(context.program("fio").current_dir(&volume.root).arg(&jobs))?;
+    let stored = context.work.join("stored");
+    let mut dd = Command::new("dd");
+    dd.args(["iflag=direct", "bs=1M", "if=file"]).arg(format!("of={}", stored.display())).current_dir(&volume.root);
+    tool::run(&mut dd)?;
+    tool::run(Command::new("cmp").arg("file").arg(&stored).current_dir(&volume.root))?;
     volume.finish()
 }
