@@ -11,7 +11,6 @@ use pando_fs::operations::{Attributes, FileType};
 use pando_fs::{InodeNumber, Operations, Result};
 
 use crate::askers::{Askers, Before};
-use crate::direct_writes::DirectWrites;
 use crate::protocol::{Answer, invalidate_attributes, invalidate_contents, invalidate_name};
 use crate::transport::Device;
 
@@ -20,12 +19,11 @@ pub(crate) struct KernelCache {
     /// Takes notifications.
     device: Arc<Device>,
     askers: Askers,
-    direct_writes: DirectWrites,
 }
 
 impl KernelCache {
     pub(crate) fn new(device: Arc<Device>) -> Arc<Self> {
-        Arc::new(Self { device, askers: Askers::new(), direct_writes: DirectWrites::new() })
+        Arc::new(Self { device, askers: Askers::new() })
     }
 
     /// Has the attributes of an inode forgotten, and those that are on their way not remembered.
@@ -83,25 +81,6 @@ impl KernelCache {
             self.forget_attributes(inode);
         }
         Ok(changed)
-    }
-
-    /// To be called before contents are read that the kernel will keep.
-    pub(crate) fn will_cache(&self, inode: InodeNumber) {
-        self.direct_writes.will_cache(inode.0);
-    }
-
-    /// The answer to a write that has passed the kernel's cache by: if that may hold what was there before, it must first forget it.
-    pub(crate) fn written_past_it(self: &Arc<Self>, inode: InodeNumber, answer: Answer) -> Answer {
-        if !self.direct_writes.written(inode.0) {
-            return answer;
-        }
-        let cache = self.clone();
-        // A page is locked while a read of it is under way, which may wait for the thread at hand.
-        let forget = move || {
-            cache.device.notify(&invalidate_contents(inode.0));
-            cache.direct_writes.forgotten(inode.0);
-        };
-        Answer::Later(Box::new(answer), Box::new(forget))
     }
 
     /// The answer to a rename that took these directories to another parent: the kernel must first forget their listings, which say whose they were.

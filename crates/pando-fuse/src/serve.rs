@@ -14,6 +14,7 @@ use pando_fs::{Error, InodeNumber, ListAttributes, Operations, Result};
 use rustix::io::Errno;
 
 use crate::convert::{self, caller};
+use crate::direct_writes::DirectWrites;
 use crate::dispatch::Dispatcher;
 use crate::files_ahead::FilesAhead;
 use crate::growth::{Change, Growth};
@@ -37,6 +38,7 @@ pub(crate) struct Server {
     /// Which sizes the kernel may not know yet.
     growth: Arc<Growth>,
     forgetter: Arc<Forgetter>,
+    direct_writes: Arc<DirectWrites>,
     tickets: Tickets,
     /// Tell the groups of those who clone.
     processes: Arc<Processes>,
@@ -63,6 +65,7 @@ impl Server {
             agreement,
             kernel,
             growth: Arc::new(Growth::new(processes.clone())),
+            direct_writes: Arc::new(DirectWrites::new(forgetter.clone())),
             forgetter,
             tickets: Tickets::default(),
             processes,
@@ -253,13 +256,13 @@ impl Server {
     }
 
     fn query(&self, header: &Header, operation: Operation, reply: Reply) {
-        let (inode, uid, kernel) = (InodeNumber(header.node), header.uid, self.kernel.clone());
+        let (inode, uid, direct_writes) = (InodeNumber(header.node), header.uid, self.direct_writes.clone());
         self.dispatcher.query(reply, move |fs| {
             Ok(match &operation {
                 Operation::ReadLink => Answer::Pieces(vec![fs.read_link(inode)?]),
                 Operation::Read { offset, size, direct } => {
                     if !direct {
-                        kernel.will_cache(inode);
+                        direct_writes.will_read(inode);
                     }
                     let size = (*size).min(REQUEST_BYTES_MAX);
                     Answer::Pieces(fs.read(inode, *offset, size as usize)?)
@@ -289,11 +292,13 @@ impl Server {
         // What the kernel has collected makes no file larger than it knows.
         let growth = (!collected).then(|| self.may_grow(header, &mut reply)).flatten();
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
+        let direct_writes = self.direct_writes.clone();
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
             let end = offset.saturating_add(data.len() as u64);
             begins(fs, inode, end, growth.as_ref());
             kernel.killing_set_id(fs, inode, kill_set_id, || {
-                let written = fs.write(inode, offset, data.clone(), mode);
+                let write = || fs.write(inode, offset, data.clone(), mode);
+                let written = direct_writes.write(inode, direct, write);
                 if let Err(Error::ReadOnly | Error::Stale) = written {
                     // No open is asked for, so one for writing is not refused. What came through a memory map would stay in the kernel's
                     // pages, and be read from there.
@@ -301,8 +306,7 @@ impl Server {
                 }
                 written
             })?;
-            let answer = Answer::count(data.len() as u32);
-            Ok(if direct { kernel.written_past_it(inode, answer) } else { answer })
+            Ok(Answer::count(data.len() as u32))
         });
     }
 

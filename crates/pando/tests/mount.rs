@@ -485,7 +485,9 @@ fn what_is_bound_to_another_place_is_unmounted_at_once() {
     let bind = |what, to| place.run(Path::new("mount"), &["--bind", what, to]).expect_success();
     for (what, to) in [("mnt/file", "mnt/file"), ("mnt/directory", "bound")] {
         bind(what, to);
-        place.pando(&["umount", to]).expect_success();
+        let unmounted = place.pando(&["umount", to]);
+        unmounted.expect_success();
+        assert!(unmounted.stderr().contains("/mnt as well"), "{}", unmounted.stderr());
     }
     place.pando(&["umount", "snapshot"]).expect_success();
     let process = rustix::process::pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();

@@ -69,9 +69,6 @@ mod set {
 
 /// The bit of WRITE's flags that takes set-id bits off.
 const WRITE_KILL_SET_ID: u32 = 1 << 2;
-
-/// In the flags of a read or a write: whose locks it respects. The kernel says so of those that pass its cache by alone.
-const LOCK_OWNER: u32 = 1 << 1;
 /// A write of pages that were changed some time ago.
 const WRITE_CACHE: u32 = 1 << 0;
 
@@ -155,6 +152,9 @@ pub(crate) fn fixed_bytes(code: u32, layout: Layout) -> usize {
         _ => 0,
     }
 }
+
+/// In the flags of a read or a write: whose locks it respects. The kernel says so of those alone that pass its cache by.
+const LOCK_OWNER: u32 = 1 << 1;
 
 /// A request for attributes names the open file.
 const GETATTR_FH: u32 = 1;
@@ -521,6 +521,26 @@ mod tests {
             }));
         }
         all
+    }
+
+    #[test]
+    fn what_passes_the_cache_by_says_whose_locks_it_respects() {
+        // The handle, the offset, the length, and flags; then an owner of locks and what the file was opened with.
+        let body = |flags: u32| {
+            move |bytes: &mut Vec<u8>| {
+                [1, 2].iter().for_each(|&word| bytes.u64(word));
+                [0, flags].iter().for_each(|&word| bytes.u32(word));
+                [3, 4].iter().for_each(|&word| bytes.u64(word));
+            }
+        };
+        for (flags, passes) in [(0, false), (1 << 0 | 1 << 2, false), (1 << 1, true)] {
+            let read = decode(&request(opcode::READ, body(flags))).unwrap();
+            assert_eq!(read, Operation::Read { offset: 2, size: 0, direct: passes });
+            let Ok(Operation::Write(write)) = decode(&request(opcode::WRITE, body(flags))) else {
+                panic!("no write")
+            };
+            assert_eq!((write.offset, write.direct, write.collected), (2, passes, flags & 1 != 0));
+        }
     }
 
     #[test]

@@ -20,8 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MOMENT: Duration = Duration::from_millis(100);
 
 const ABOUT: &str = "\
-Unmounts a volume and returns when its last checkpoint is on the device, so that the device can be taken away. It does \
-not wait for a volume that is mounted elsewhere as well, as by mount --bind. A plain umount works as well, but does not wait.";
+Unmounts a volume and returns when its last checkpoint is on the device, so that the device can be taken away. If the \
+volume is mounted elsewhere in this mount namespace, as by mount --bind, it goes on, and you are told. A plain umount \
+works as well, but does not wait.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,8 +41,10 @@ pub struct UmountArgs {
 
 /// What is known of a volume that was unmounted.
 pub enum Unmounted {
-    /// It has been closed, or its daemon had been killed, which was said; or it is mounted elsewhere as well, and goes on.
-    Done,
+    /// It has been closed, or its daemon had been killed, which was said.
+    Closed,
+    /// It goes on, since it is mounted there as well.
+    Elsewhere(PathBuf),
     /// Its daemon cannot be reached, as this sentence says.
     Unknown(String),
 }
@@ -49,7 +52,11 @@ pub enum Unmounted {
 /// Runs `pando umount`: done when the volume is unmounted and closed, or still mounted elsewhere.
 pub fn run(args: &UmountArgs) -> Result<Status> {
     match unmount(&args.mountpoint, args.lazy)? {
-        Unmounted::Done => Ok(Status::Success),
+        Unmounted::Closed => Ok(Status::Success),
+        Unmounted::Elsewhere(mountpoint) => {
+            complain(format!("the volume goes on: it is mounted on {} as well", mountpoint.display()));
+            Ok(Status::Success)
+        }
         Unmounted::Unknown(why) => Err(Failure::new(why)),
     }
 }
@@ -70,12 +77,11 @@ fn entry_of(mountpoint: &Path) -> Result<MountEntry> {
     entry.ok_or_else(|| failed(mountpoint, "no PandoFS volume is mounted there"))
 }
 
-/// Whether the volume can still be seen elsewhere in this mount namespace: a part of it that is bound to another place is
-/// a mount as well.
-fn is_mounted_elsewhere(entry: &MountEntry, mounts: usize) -> bool {
-    let mounted = mount_point::mounted().unwrap_or_default();
-    let same = |mount: &&MountEntry| mount.device == entry.device && mount.source == entry.source;
-    mounted.iter().filter(same).count() > mounts
+/// Where the volume is mounted in this mount namespace, in the order of mounting: a part of it that is bound to another place is a mount as well.
+fn mounts_of(entry: &MountEntry) -> Vec<PathBuf> {
+    let mut mounted = mount_point::mounted().unwrap_or_default();
+    mounted.retain(|mount| mount.device == entry.device && mount.source == entry.source);
+    mounted.into_iter().map(|mount| mount.mountpoint).collect()
 }
 
 /// Unmounts and waits until the volume has been closed, if that was its last mount.
@@ -83,9 +89,11 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
     let shown = mountpoint.display();
     let entry = entry_of(mountpoint)?;
     let mut info = Value::Null;
-    if !lazy && !is_mounted_elsewhere(&entry, 1) {
+    if !lazy {
         info = ask_for_info(&entry).unwrap_or_default();
-        let snapshots = info["snapshots"].as_array().filter(|_| info["snapshot"].is_null());
+        // Unless the volume goes on. (If one unmount takes all its mounts along, as where mounts are shared, it then waits for the snapshot's.)
+        let is_last = info["snapshot"].is_null() && mounts_of(&entry).len() <= 1;
+        let snapshots = info["snapshots"].as_array().filter(|_| is_last);
         let mut snapshots = snapshots.into_iter().flatten().filter_map(Value::as_str);
         if let Some(other) = snapshots.next() {
             let why = format!(
@@ -105,8 +113,8 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
         Ok((daemon, has_heard))
     });
     mount_point::unmount(&entry.mountpoint, lazy).map_err(|error| Failure::new(error.to_string()))?;
-    if is_mounted_elsewhere(&entry, 0) {
-        return Ok(Unmounted::Done);
+    if let Some(elsewhere) = mounts_of(&entry).pop() {
+        return Ok(Unmounted::Elsewhere(elsewhere));
     }
     let volume = entry.source.display();
     let (mut daemon, mut has_heard) = match waiting {
@@ -115,7 +123,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
             complain(format!(
                 "the daemon of {shown} had been killed; the next mount of {volume} recovers from its log"
             ));
-            return Ok(Unmounted::Done);
+            return Ok(Unmounted::Closed);
         }
         Err(error) => {
             let why =
@@ -147,7 +155,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
     match heard.and_then(|_| daemon.receive()) {
         Ok(_) => {
             daemon.wait_for_end();
-            Ok(Unmounted::Done)
+            Ok(Unmounted::Closed)
         }
         Err(ControlError::Refused(why)) => {
             Err(Failure::new(format!("{shown} is unmounted, but {volume} could not be closed: {why}")))

@@ -70,7 +70,7 @@ impl Volume {
         Self::create_named(context, "another", size_bytes, options)
     }
 
-    fn create_named(
+    pub fn create_named(
         context: &Context,
         name: &str,
         size_bytes: u64,
