@@ -2,13 +2,11 @@
 //!
 //! The kernel drops the pages that such a write makes untrue before it sends the write, and afterwards only if the writer waits for it: not if it
 //! was handed in by io_submit(2) or io_uring, which we cannot tell. What comes to the cache in between would stay there, older than what is stored. So
-//! that is noted, and a write past the cache that finds a note has the contents forgotten.
-//!
-//! They are forgotten behind the answer. A read keeps its pages locked while it waits to be sent, and the kernel sends only so many requests at a
-//! time: an answer that waited for those pages might be what the read waits for.
+//! that is noted, and a write past the cache that finds a note is answered when the kernel has forgotten the contents; or before that, if it has too many
+//! such answers coming (`Reply::send_later`).
 //!
 //! Forgetting has a price: the pages of a write through the cache are there before it is sent, and may be forgotten and read anew before it arrives.
-//! So such a write has contents forgotten, too, if some were read since a write past the cache.
+//! So such a write has contents forgotten, too, if some were read since a write past the cache. Its own may be locked until it is answered, so it does not wait.
 //!
 //! One lock, held for no call.
 
@@ -16,10 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pando_fs::{InodeNumber, Result};
+use pando_fs::InodeNumber;
 use parking_lot::Mutex;
 
-use crate::notifier::Forgetter;
+use crate::notifier::{Forgetter, Notifier};
+use crate::protocol::Answer;
 use crate::recent::Recent;
 
 /// Files that are remembered. Of one that is not, the next write past the cache has all forgotten.
@@ -33,6 +32,7 @@ pub(crate) struct DirectWrites {
     /// If there is any: most volumes have none, and their reads and writes take no lock.
     any: AtomicBool,
     files: Mutex<Recent<InodeNumber, Cached>>,
+    notifier: Notifier,
     forgetter: Arc<Forgetter>,
 }
 
@@ -40,19 +40,15 @@ pub(crate) struct DirectWrites {
 struct Cached {
     by_reads: bool,
     by_writes: bool,
+    /// Threads that have it forget all of the file now: until they have, it may still show some.
+    forgetting: u32,
     /// When the file was last written past it.
     passed: Instant,
 }
 
-impl Cached {
-    fn nothing() -> Self {
-        Self { by_reads: false, by_writes: false, passed: Instant::now() }
-    }
-}
-
 impl DirectWrites {
-    pub(crate) fn new(forgetter: Arc<Forgetter>) -> Self {
-        Self { any: AtomicBool::new(false), files: Mutex::new(Recent::new(FILES_MAX)), forgetter }
+    pub(crate) fn new(notifier: Notifier, forgetter: Arc<Forgetter>) -> Self {
+        Self { any: AtomicBool::new(false), files: Mutex::new(Recent::new(FILES_MAX)), notifier, forgetter }
     }
 
     /// To be called before contents are read for the cache.
@@ -61,38 +57,55 @@ impl DirectWrites {
         self.note(inode, |cached| cached.by_reads = true);
     }
 
-    /// Makes a write, past the cache or through it, and has forgotten what may be older there.
-    pub(crate) fn write<T>(
-        &self,
-        inode: InodeNumber,
-        direct: bool,
-        write: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        if !direct {
-            self.note(inode, |cached| cached.by_writes = true);
-        }
-        let written = write()?;
-        if if direct { self.passed(inode) } else { self.went_through(inode) } {
-            self.forgetter.forget_contents([inode]);
-        }
-        Ok(written)
+    /// To be called before a write through the cache.
+    pub(crate) fn will_write(&self, inode: InodeNumber) {
+        self.note(inode, |cached| cached.by_writes = true);
     }
 
-    /// After a write past the cache: whether that may hold what is older.
-    fn passed(&self, inode: InodeNumber) -> bool {
+    /// The answer to a write past the cache that has been made, now or when contents have been forgotten.
+    pub(crate) fn passed(self: &Arc<Self>, inode: InodeNumber, answer: Answer) -> Answer {
+        if !self.must_forget(inode) {
+            return answer;
+        }
+        let writes = self.clone();
+        // Pages are locked while a read of them is under way, which may wait for the thread at hand.
+        let forget = move || {
+            writes.notifier.forget_contents(inode);
+            writes.has_forgotten(inode);
+        };
+        Answer::Later(Box::new(answer), Box::new(forget))
+    }
+
+    /// To be called after a write through the cache.
+    pub(crate) fn went_through(&self, inode: InodeNumber) {
+        if self.may_have_been_read_on_the_way(inode) {
+            self.forgetter.forget_contents([inode]);
+        }
+    }
+
+    /// After a write past the cache: whether that may hold what is older. If so, [`Self::has_forgotten`] follows.
+    fn must_forget(&self, inode: InodeNumber) -> bool {
         self.any.store(true, Ordering::SeqCst);
         let mut files = self.files.lock();
+        let passed = Instant::now();
         let Some(cached) = files.get_mut(&inode) else {
             // Who had read it before is not known.
-            files.insert(inode, Cached::nothing());
+            files.insert(inode, Cached { by_reads: false, by_writes: false, forgetting: 1, passed });
             return true;
         };
-        let before = std::mem::replace(cached, Cached::nothing());
-        before.by_reads || before.by_writes
+        let must_forget = cached.by_reads || cached.by_writes || cached.forgetting > 0;
+        let forgetting = cached.forgetting + u32::from(must_forget);
+        *cached = Cached { by_reads: false, by_writes: false, forgetting, passed };
+        must_forget
+    }
+
+    fn has_forgotten(&self, inode: InodeNumber) {
+        // One that was new again meanwhile counts one less.
+        self.note(inode, |cached| cached.forgetting = cached.forgetting.saturating_sub(1));
     }
 
     /// After a write through the cache: whether pages of it may have been forgotten and read before it came.
-    fn went_through(&self, inode: InodeNumber) -> bool {
+    fn may_have_been_read_on_the_way(&self, inode: InodeNumber) -> bool {
         let mut were_read = false;
         self.note(inode, |cached| {
             if cached.passed.elapsed() < ON_ITS_WAY_MAX {
@@ -116,47 +129,70 @@ mod tests {
 
     const FILE: InodeNumber = InodeNumber(7);
 
-    fn direct_writes() -> DirectWrites {
+    fn direct_writes() -> Arc<DirectWrites> {
         let nowhere = std::fs::File::options().write(true).open("/dev/null").unwrap();
-        DirectWrites::new(Forgetter::new(&Arc::new(Device::new(nowhere.into()))))
+        let device = Arc::new(Device::new(nowhere.into()));
+        Arc::new(DirectWrites::new(Notifier::new(&device), Forgetter::new(&device)))
+    }
+
+    /// Whether a write past the cache waits until contents have been forgotten, which they then are.
+    fn waits(writes: &Arc<DirectWrites>, inode: InodeNumber) -> bool {
+        match writes.passed(inode, Answer::Done) {
+            Answer::Later(_, forget) => {
+                forget();
+                true
+            }
+            _ => false,
+        }
     }
 
     #[test]
     fn a_write_past_the_cache_has_forgotten_what_came_there_since_the_last() {
         let writes = direct_writes();
         writes.will_read(FILE);
-        assert!(writes.passed(FILE), "who had read the file before is not known");
-        assert!(!writes.passed(FILE));
+        assert!(waits(&writes, FILE), "who had read the file before is not known");
+        assert!(!waits(&writes, FILE));
         writes.will_read(InodeNumber(FILE.0 + 1));
-        assert!(!writes.passed(FILE));
+        assert!(!waits(&writes, FILE));
         writes.will_read(FILE);
-        assert!(writes.passed(FILE));
-        assert!(!writes.passed(FILE));
-        writes.write(FILE, false, || Ok(())).unwrap();
-        assert!(writes.passed(FILE));
+        assert!(waits(&writes, FILE));
+        assert!(!waits(&writes, FILE));
+        writes.will_write(FILE);
+        assert!(waits(&writes, FILE));
+    }
+
+    #[test]
+    fn nobody_is_told_of_a_write_while_older_contents_are_still_being_forgotten() {
+        let writes = direct_writes();
+        let Answer::Later(_, forget) = writes.passed(FILE, Answer::Done) else { panic!("it is the first") };
+        assert!(waits(&writes, FILE));
+        assert!(waits(&writes, FILE));
+        forget();
+        assert!(!waits(&writes, FILE));
     }
 
     #[test]
     fn a_write_through_the_cache_has_forgotten_what_was_read_while_it_was_on_its_way() {
         let writes = direct_writes();
+        let read_on_the_way = || writes.may_have_been_read_on_the_way(FILE);
         writes.will_read(FILE);
-        assert!(!writes.went_through(FILE), "nobody has passed the cache by");
-        writes.passed(FILE);
-        assert!(!writes.went_through(FILE));
+        assert!(!read_on_the_way(), "nobody has passed the cache by");
+        assert!(waits(&writes, FILE));
+        assert!(!read_on_the_way());
         writes.will_read(FILE);
-        assert!(writes.went_through(FILE));
-        assert!(!writes.went_through(FILE));
+        assert!(read_on_the_way());
+        assert!(!read_on_the_way());
         writes.will_read(FILE);
         writes.note(FILE, |cached| cached.passed -= ON_ITS_WAY_MAX);
-        assert!(!writes.went_through(FILE), "it is long since");
-        assert!(writes.passed(FILE));
+        assert!(!read_on_the_way(), "it is long since");
+        assert!(waits(&writes, FILE));
     }
 
     #[test]
     fn a_file_that_is_not_remembered_any_more_counts_as_read() {
         let writes = direct_writes();
-        (0..=FILES_MAX as u64).for_each(|file| assert!(writes.passed(InodeNumber(file))));
-        assert!(!writes.passed(InodeNumber(1)));
-        assert!(writes.passed(InodeNumber(0)));
+        (0..=FILES_MAX as u64).for_each(|file| assert!(waits(&writes, InodeNumber(file))));
+        assert!(!waits(&writes, InodeNumber(1)));
+        assert!(waits(&writes, InodeNumber(0)));
     }
 }

@@ -23,7 +23,7 @@ use crate::ioctl::{self, Tickets};
 use crate::kernel_cache::KernelCache;
 use crate::mount_point::Durable;
 use crate::negotiate::Agreement;
-use crate::notifier::Forgetter;
+use crate::notifier::{Forgetter, Notifier};
 use crate::processes::Processes;
 use crate::protocol::{
     Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, Write, entry_and_file,
@@ -58,6 +58,7 @@ impl Server {
         durable: Durable,
     ) -> Self {
         let forgetter = Forgetter::new(&kernel);
+        let direct_writes = Arc::new(DirectWrites::new(Notifier::new(&kernel), forgetter.clone()));
         let kernel = KernelCache::new(kernel);
         let processes = Arc::new(Processes::new());
         Self {
@@ -65,7 +66,7 @@ impl Server {
             agreement,
             kernel,
             growth: Arc::new(Growth::new(processes.clone())),
-            direct_writes: Arc::new(DirectWrites::new(forgetter.clone())),
+            direct_writes,
             forgetter,
             tickets: Tickets::default(),
             processes,
@@ -296,9 +297,11 @@ impl Server {
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
             let end = offset.saturating_add(data.len() as u64);
             begins(fs, inode, end, growth.as_ref());
+            if !direct {
+                direct_writes.will_write(inode);
+            }
             kernel.killing_set_id(fs, inode, kill_set_id, || {
-                let write = || fs.write(inode, offset, data.clone(), mode);
-                let written = direct_writes.write(inode, direct, write);
+                let written = fs.write(inode, offset, data.clone(), mode);
                 if let Err(Error::ReadOnly | Error::Stale) = written {
                     // No open is asked for, so one for writing is not refused. What came through a memory map would stay in the kernel's
                     // pages, and be read from there.
@@ -306,7 +309,12 @@ impl Server {
                 }
                 written
             })?;
-            Ok(Answer::count(data.len() as u32))
+            let answer = Answer::count(data.len() as u32);
+            if direct {
+                return Ok(direct_writes.passed(inode, answer));
+            }
+            direct_writes.went_through(inode);
+            Ok(answer)
         });
     }
 

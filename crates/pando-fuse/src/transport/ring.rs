@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::ThreadId;
 
 use io_uring::squeue::Entry128;
@@ -59,21 +59,28 @@ pub(crate) struct Queue {
     server: ThreadId,
     /// Slots of the core itself.
     own: usize,
-    /// The slot, plus one, of a request that waits for a lock of the kernel's before it is answered; 0 if none does.
-    kept: AtomicUsize,
+    /// The slots of requests that wait for a lock of the kernel's before they are answered, a bit each.
+    kept: AtomicU64,
 }
 
 impl Queue {
-    /// Whether a slot may be kept until a lock of the kernel's has been had: one at most, and not where it is the only one. Who holds the lock
-    /// may be waiting for a slot.
+    /// Whether a slot may be kept until a lock of the kernel's has been had: all but one of the core's own. Who holds the lock may be waiting
+    /// for a slot.
     pub(super) fn keep(&self, slot: &Slot) -> bool {
-        let mark = slot.index() + 1;
-        mark <= self.own && self.own > 1 && self.kept.compare_exchange(0, mark, AcqRel, Relaxed).is_ok()
+        let bit = self.bit(slot);
+        let one_more =
+            |kept: u64| (bit != 0 && kept.count_ones() as usize + 1 < self.own).then_some(kept | bit);
+        self.kept.fetch_update(AcqRel, Relaxed, one_more).is_ok()
     }
 
     /// Says that a slot goes back.
     pub(super) fn release(&self, slot: &Slot) {
-        let _ = self.kept.compare_exchange(slot.index() + 1, 0, AcqRel, Relaxed);
+        self.kept.fetch_and(!self.bit(slot), AcqRel);
+    }
+
+    /// None for a slot of a core that is not there.
+    fn bit(&self, slot: &Slot) -> u64 {
+        if slot.index() < self.own { 1 << slot.index() } else { 0 }
     }
 
     /// Takes a slot with its answer, and what is to be set when that is sent; from any thread, which then wakes the queue.
@@ -257,7 +264,7 @@ pub(crate) fn serve_core(
     let slots = queue_of.len();
     let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let server_thread = std::thread::current().id();
-    let kept = AtomicUsize::new(0);
+    let kept = AtomicU64::new(0);
     let queue = Queue { answered: Mutex::default(), wake, server: server_thread, own, kept };
     // One entry more, for what wakes it.
     let ring = new_ring((slots + 1).next_power_of_two())?;
@@ -433,13 +440,13 @@ mod tests {
 
     /// Clones that waited for the lock of a directory took all slots, and who held the lock waited for one.
     #[test]
-    fn one_slot_at_most_waits_for_the_kernel() {
+    fn one_slot_is_left_by_those_who_wait_for_the_kernel() {
         let queue = |own| Queue {
             answered: Mutex::default(),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
             server: std::thread::current().id(),
             own,
-            kept: AtomicUsize::new(0),
+            kept: AtomicU64::new(0),
         };
         let [first, second] = [0, 1].map(|index| Slot::new(index).unwrap());
         let two = queue(2);
@@ -448,6 +455,8 @@ mod tests {
         assert!(!two.keep(&second), "the first is still kept");
         two.release(&first);
         assert!(two.keep(&second));
+        let three = queue(3);
+        assert!(three.keep(&first) && three.keep(&second) && !three.keep(&Slot::new(2).unwrap()));
         assert!(!queue(1).keep(&first), "there is no other slot");
         assert!(!queue(1).keep(&second), "it is the only one of a core that is not there");
     }
@@ -457,7 +466,7 @@ mod tests {
         let server = std::thread::spawn(|| std::thread::current().id()).join().unwrap();
         let queue = || {
             let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-            Arc::new(Queue { answered: Mutex::default(), wake, server, own: 8, kept: AtomicUsize::new(0) })
+            Arc::new(Queue { answered: Mutex::default(), wake, server, own: 8, kept: AtomicU64::new(0) })
         };
         let queues = [queue(), queue()];
         let reply = |number: usize| {
@@ -481,7 +490,7 @@ mod tests {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let server = std::thread::current().id();
         let queue =
-            Arc::new(Queue { answered: Mutex::default(), wake, server, own: 8, kept: AtomicUsize::new(0) });
+            Arc::new(Queue { answered: Mutex::default(), wake, server, own: 8, kept: AtomicU64::new(0) });
         let is_sent = Arc::new(AtomicBool::new(false));
         let mut reply = Reply::in_slot(queue.clone(), Slot::new(0).unwrap(), 7, false);
         reply.note_sent(is_sent.clone());
