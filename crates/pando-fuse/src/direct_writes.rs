@@ -2,16 +2,17 @@
 //!
 //! The kernel drops the pages that such a write makes untrue before it sends the write, and afterwards only if the writer waits for it: not if it
 //! was handed in by io_submit(2) or io_uring, which we cannot tell. What comes to the cache in between would stay there, older than what is stored. So
-//! that is noted, and a write past the cache that finds a note is answered when the kernel has forgotten the contents; or before that, if it has too many
-//! such answers coming (`Reply::send_later`).
+//! that is noted, and a write past the cache that finds a note is answered when the kernel has forgotten the contents, as a rule (`later.rs`). Where
+//! many such answers wait, it is answered first.
 //!
 //! Forgetting has a price: the pages of a write through the cache are there before it is sent, and may be forgotten and read anew before it arrives.
-//! So such a write has contents forgotten, too, if some were read since a write past the cache. Its own may be locked until it is answered, so it does not wait.
+//! So such a write has contents forgotten, too, if some were read since a write past the cache. Its own may be locked until it is answered, so it does
+//! not wait. What the kernel has collected is not forgotten before it has arrived.
 //!
 //! One lock, held for no call.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pando_fs::InodeNumber;
@@ -24,6 +25,10 @@ use crate::recent::Recent;
 /// Files that are remembered. Of one that is not, the next write past the cache has all forgotten.
 const FILES_MAX: usize = 1024;
 
+/// So many answers wait for contents to be forgotten: fewer than there are requests under way that nobody waits for by name, since the reads that have
+/// contents locked are among these.
+const WAITING_MAX: usize = 16;
+
 /// A write through the cache arrives within this time after its pages have come there.
 const ON_ITS_WAY_MAX: Duration = Duration::from_secs(10);
 
@@ -32,6 +37,8 @@ pub(crate) struct DirectWrites {
     /// If there is any: most volumes have none, and their reads and writes take no lock.
     any: AtomicBool,
     files: Mutex<Recent<InodeNumber, Cached>>,
+    /// Answers that wait.
+    waiting: AtomicUsize,
     notifier: Notifier,
     forgetter: Arc<Forgetter>,
 }
@@ -42,13 +49,14 @@ struct Cached {
     by_writes: bool,
     /// Threads that have it forget all of the file now: until they have, it may still show some.
     forgetting: u32,
-    /// When the file was last written past it.
+    /// When all was last to be forgotten, or the file written past the cache.
     passed: Instant,
 }
 
 impl DirectWrites {
     pub(crate) fn new(notifier: Notifier, forgetter: Arc<Forgetter>) -> Self {
-        Self { any: AtomicBool::new(false), files: Mutex::new(Recent::new(FILES_MAX)), notifier, forgetter }
+        let files = Mutex::new(Recent::new(FILES_MAX));
+        Self { any: AtomicBool::new(false), files, waiting: AtomicUsize::new(0), notifier, forgetter }
     }
 
     /// To be called before contents are read for the cache.
@@ -67,18 +75,30 @@ impl DirectWrites {
         if !self.must_forget(inode) {
             return answer;
         }
+        let one_more = |waiting| (waiting < WAITING_MAX).then_some(waiting + 1);
+        if self.waiting.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).is_err() {
+            self.forgetter.forget_contents([inode]);
+            self.has_forgotten(inode);
+            return answer;
+        }
         let writes = self.clone();
         // Pages are locked while a read of them is under way, which may wait for the thread at hand.
         let forget = move || {
             writes.notifier.forget_contents(inode);
             writes.has_forgotten(inode);
+            writes.waiting.fetch_sub(1, Ordering::AcqRel);
         };
         Answer::Later(Box::new(answer), Box::new(forget))
     }
 
-    /// To be called after a write through the cache.
-    pub(crate) fn went_through(&self, inode: InodeNumber) {
-        if self.may_have_been_read_on_the_way(inode) {
+    /// To be called when a write through the cache arrives, for [`Self::went_through`].
+    pub(crate) fn now(&self) -> Option<Instant> {
+        self.any.load(Ordering::SeqCst).then(Instant::now)
+    }
+
+    /// To be called after a write through the cache that arrived then.
+    pub(crate) fn went_through(&self, inode: InodeNumber, arrived: Option<Instant>) {
+        if self.may_have_been_read_on_the_way(inode, arrived) {
             self.forgetter.forget_contents([inode]);
         }
     }
@@ -105,11 +125,13 @@ impl DirectWrites {
     }
 
     /// After a write through the cache: whether pages of it may have been forgotten and read before it came.
-    fn may_have_been_read_on_the_way(&self, inode: InodeNumber) -> bool {
+    fn may_have_been_read_on_the_way(&self, inode: InodeNumber, arrived: Option<Instant>) -> bool {
         let mut were_read = false;
         self.note(inode, |cached| {
-            if cached.passed.elapsed() < ON_ITS_WAY_MAX {
-                were_read = std::mem::take(&mut cached.by_reads);
+            // If nothing had been written past the cache before it arrived, it was since.
+            if arrived.is_none_or(|arrived| arrived < cached.passed + ON_ITS_WAY_MAX) && cached.by_reads {
+                (cached.by_reads, cached.passed) = (false, Instant::now());
+                were_read = true;
             }
         });
         were_read
@@ -172,9 +194,24 @@ mod tests {
     }
 
     #[test]
+    fn only_so_many_answers_wait() {
+        let writes = direct_writes();
+        let answers = (0..2 * WAITING_MAX).map(|_| writes.passed(FILE, Answer::Done));
+        let waiting: Vec<_> = answers.filter(|answer| matches!(answer, Answer::Later(..))).collect();
+        assert_eq!(waiting.len(), WAITING_MAX);
+        for answer in waiting {
+            let Answer::Later(_, forget) = answer else { unreachable!() };
+            forget();
+        }
+        assert!(!waits(&writes, FILE));
+        writes.will_read(FILE);
+        assert!(waits(&writes, FILE));
+    }
+
+    #[test]
     fn a_write_through_the_cache_has_forgotten_what_was_read_while_it_was_on_its_way() {
         let writes = direct_writes();
-        let read_on_the_way = || writes.may_have_been_read_on_the_way(FILE);
+        let read_on_the_way = || writes.may_have_been_read_on_the_way(FILE, Some(Instant::now()));
         writes.will_read(FILE);
         assert!(!read_on_the_way(), "nobody has passed the cache by");
         assert!(waits(&writes, FILE));

@@ -13,6 +13,7 @@ use pando_fs::{Error, Operations, Result};
 use rustix::io::Errno;
 
 use crate::errno;
+use crate::later::Later;
 use crate::patience::Patience;
 use crate::pool::Pool;
 use crate::protocol::Answer;
@@ -36,8 +37,8 @@ enum Kind {
 pub(crate) struct Dispatcher {
     fs: Arc<dyn Operations>,
     pool: Pool,
-    /// For what the kernel must be told before an answer is sent. That waits for requests which may wait for `pool`.
-    notifying: Arc<Pool>,
+    /// For what the kernel must be told before an answer is sent.
+    later: Arc<Later>,
     report: Report,
     patience: Patience,
     syncs: Arc<Syncs<Reply>>,
@@ -49,7 +50,7 @@ impl Dispatcher {
         Ok(Self {
             fs,
             pool: Pool::new("pando-wait", waiters_max)?,
-            notifying: Arc::new(Pool::new("pando-notify", waiters_max)?),
+            later: Arc::new(Later::new(waiters_max)?),
             report,
             patience: Patience::default(),
             syncs: Syncs::new(),
@@ -85,7 +86,7 @@ impl Dispatcher {
         reply: Reply,
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        let (fs, report, notifying) = (self.fs.clone(), self.report.clone(), self.notifying.clone());
+        let (fs, report, later) = (self.fs.clone(), self.report.clone(), self.later.clone());
         self.pool.run(move || {
             let changed = until_answered(&*fs, Kind::Change { bytes: 0 }, None, call);
             let result = changed.map(|answer| match (fs.sync(), answer) {
@@ -96,7 +97,7 @@ impl Dispatcher {
                 }
                 (Err(error), _) => Answer::Refused(refusal(&error, &report)),
             });
-            finish(reply, result, &report, &notifying);
+            finish(reply, result, &report, &later);
         });
     }
 
@@ -117,7 +118,7 @@ impl Dispatcher {
             let start = Instant::now();
             let result = self.fs.sync().map(|()| Answer::Done);
             self.patience.note(start.elapsed());
-            finish(reply, result, &self.report, &self.notifying);
+            finish(reply, result, &self.report, &self.later);
         } else if let Some(worker) = self.syncs.add(reply) {
             let (fs, report) = (self.fs.clone(), self.report.clone());
             self.pool.run(move || {
@@ -141,7 +142,7 @@ impl Dispatcher {
         };
         match room.and_then(|()| call(&*self.fs)) {
             Err(lack @ (Error::Miss(_) | Error::Busy)) => self.run_on_pool(kind, Some(lack), reply, call),
-            result => finish(reply, result, &self.report, &self.notifying),
+            result => finish(reply, result, &self.report, &self.later),
         }
     }
 
@@ -152,10 +153,10 @@ impl Dispatcher {
         reply: Reply,
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        let (fs, report, notifying) = (self.fs.clone(), self.report.clone(), self.notifying.clone());
+        let (fs, report, later) = (self.fs.clone(), self.report.clone(), self.later.clone());
         self.pool.run(move || {
             let result = until_answered(&*fs, kind, lack, call);
-            finish(reply, result, &report, &notifying);
+            finish(reply, result, &report, &later);
         });
     }
 }
@@ -176,9 +177,9 @@ fn until_answered(
     }
 }
 
-fn finish(reply: Reply, result: Result<Answer>, report: &Report, notifying: &Pool) {
+fn finish(reply: Reply, result: Result<Answer>, report: &Report, later: &Later) {
     match result.unwrap_or_else(|error| Answer::Refused(refusal(&error, report))) {
-        Answer::Later(answer, first) => reply.send_later(*answer, first, notifying),
+        Answer::Later(answer, first) => later.send(reply, *answer, first),
         answer => reply.send(answer),
     }
 }

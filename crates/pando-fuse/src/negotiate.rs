@@ -23,7 +23,7 @@ const WANTED: u64 = flags::ASYNC_READ
     | flags::ABORT_ERROR;
 
 /// Requests of the kernel's own (read-ahead, asynchronous direct I/O) that may be under way at once.
-pub(crate) const BACKGROUND_MAX: u16 = 64;
+const BACKGROUND_MAX: u16 = 64;
 
 /// What is wanted of this connection, which depends on how it is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

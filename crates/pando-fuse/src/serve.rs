@@ -257,14 +257,14 @@ impl Server {
     }
 
     fn query(&self, header: &Header, operation: Operation, reply: Reply) {
-        let (inode, uid, direct_writes) = (InodeNumber(header.node), header.uid, self.direct_writes.clone());
+        let (inode, uid) = (InodeNumber(header.node), header.uid);
+        let for_cache = matches!(operation, Operation::Read { direct: false, .. });
+        let direct_writes = for_cache.then(|| self.direct_writes.clone());
         self.dispatcher.query(reply, move |fs| {
             Ok(match &operation {
                 Operation::ReadLink => Answer::Pieces(vec![fs.read_link(inode)?]),
-                Operation::Read { offset, size, direct } => {
-                    if !direct {
-                        direct_writes.will_read(inode);
-                    }
+                Operation::Read { offset, size, .. } => {
+                    direct_writes.iter().for_each(|writes| writes.will_read(inode));
                     let size = (*size).min(REQUEST_BYTES_MAX);
                     Answer::Pieces(fs.read(inode, *offset, size as usize)?)
                 }
@@ -293,7 +293,7 @@ impl Server {
         // What the kernel has collected makes no file larger than it knows.
         let growth = (!collected).then(|| self.may_grow(header, &mut reply)).flatten();
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
-        let direct_writes = self.direct_writes.clone();
+        let (direct_writes, arrived) = (self.direct_writes.clone(), self.direct_writes.now());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
             let end = offset.saturating_add(data.len() as u64);
             begins(fs, inode, end, growth.as_ref());
@@ -313,7 +313,9 @@ impl Server {
             if direct {
                 return Ok(direct_writes.passed(inode, answer));
             }
-            direct_writes.went_through(inode);
+            if !collected {
+                direct_writes.went_through(inode, arrived);
+            }
             Ok(answer)
         });
     }

@@ -19,13 +19,7 @@ use rustix::io::Errno;
 
 use self::ring::Queue;
 use self::slot::Slot;
-use crate::negotiate::BACKGROUND_MAX;
-use crate::pool::Pool;
 use crate::protocol::Answer;
-
-/// So many answers may wait for something else at a time. If all that may be under way were direct writes that do, nothing could be read, and they may
-/// wait for a read.
-const LATER_MAX: usize = BACKGROUND_MAX as usize / 2;
 
 /// The way back of one request. It is answered once: a reply that is dropped answers that the request failed (FU-2).
 pub(crate) struct Reply {
@@ -66,26 +60,12 @@ impl Reply {
         self.answer(&answer);
     }
 
-    /// Answers when something has run first, on a pool that serves no requests. If it waits for a lock of the kernel's, who holds that may wait until
-    /// another request can be sent; so where too many would wait, this one is answered before.
-    pub(crate) fn send_later(
-        mut self,
-        answer: Answer,
-        first: impl FnOnce() + Send + 'static,
-        notifying: &Pool,
-    ) {
-        let may_wait = notifying.jobs() < LATER_MAX
-            && match &self.way {
-                Some(Way::Ring(queue, slot)) => queue.keep(slot),
-                _ => true,
-            };
-        if !may_wait {
-            self.answer(&answer);
+    /// Whether the answer may wait for a lock of the kernel's. If so, it is expected to.
+    pub(crate) fn may_wait(&self) -> bool {
+        match &self.way {
+            Some(Way::Ring(queue, slot)) => queue.keep(slot),
+            _ => true,
         }
-        notifying.run(move || {
-            first();
-            self.answer(&answer);
-        });
     }
 
     /// Answers several alike, and only then wakes those who take the answers away. Woken by the first, a caller would be back with its next
