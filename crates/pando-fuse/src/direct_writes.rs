@@ -91,8 +91,8 @@ impl DirectWrites {
         Answer::Later(Box::new(answer), Box::new(forget))
     }
 
-    /// To be called when a write through the cache arrives, for [`Self::went_through`].
-    pub(crate) fn now(&self) -> Option<Instant> {
+    /// When a write through the cache arrives that is at hand now, for [`Self::went_through`].
+    pub(crate) fn arrival(&self) -> Option<Instant> {
         self.any.load(Ordering::SeqCst).then(Instant::now)
     }
 

@@ -264,7 +264,9 @@ impl Server {
             Ok(match &operation {
                 Operation::ReadLink => Answer::Pieces(vec![fs.read_link(inode)?]),
                 Operation::Read { offset, size, .. } => {
-                    direct_writes.iter().for_each(|writes| writes.will_read(inode));
+                    if let Some(writes) = &direct_writes {
+                        writes.will_read(inode);
+                    }
                     let size = (*size).min(REQUEST_BYTES_MAX);
                     Answer::Pieces(fs.read(inode, *offset, size as usize)?)
                 }
@@ -293,7 +295,7 @@ impl Server {
         // What the kernel has collected makes no file larger than it knows.
         let growth = (!collected).then(|| self.may_grow(header, &mut reply)).flatten();
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
-        let (direct_writes, arrived) = (self.direct_writes.clone(), self.direct_writes.now());
+        let (direct_writes, arrived) = (self.direct_writes.clone(), self.direct_writes.arrival());
         self.dispatcher.change_bytes(data.len(), reply, move |fs| {
             let end = offset.saturating_add(data.len() as u64);
             begins(fs, inode, end, growth.as_ref());

@@ -70,6 +70,7 @@ impl Volume {
         Self::create_named(context, "another", size_bytes, options)
     }
 
+    /// The same for one of any name.
     pub fn create_named(
         context: &Context,
         name: &str,
