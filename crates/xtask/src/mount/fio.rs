@@ -39,7 +39,7 @@ filename=file
 size=64m
 randseed=7
 time_based=1
-runtime=4
+runtime=3
 
 [past-the-cache]
 rw=randwrite
@@ -77,18 +77,25 @@ pub fn run(context: &Context) -> Outcome {
     volume.finish()
 }
 
-/// What is read through the cache afterwards is what is stored.
+/// What is read through the cache afterwards is what is stored, whether others only read meanwhile or also write.
 pub fn run_direct(context: &Context) -> Outcome {
     let jobs = context.work.join("direct.fio");
     tool::at("cannot write", &jobs, std::fs::write(&jobs, DIRECT))?;
+    let stored = context.work.join("stored");
     for transport in ["transport=auto", "transport=dev"] {
         let volume = Volume::create_named(context, transport, 1 << 30, &["-o", transport])?;
-        tool::run(context.program("fio").current_dir(&volume.root).arg(&jobs))?;
-        let stored = context.work.join("stored");
-        let mut dd = Command::new("dd");
-        dd.args(["iflag=direct", "bs=1M", "if=file"]).arg(format!("of={}", stored.display()));
-        tool::run(dd.current_dir(&volume.root))?;
-        tool::run(Command::new("cmp").arg("file").arg(&stored).current_dir(&volume.root))?;
+        let at_volume = |mut command: Command| tool::run(command.current_dir(&volume.root));
+        for sections in [&["--section=past-the-cache", "--section=read-through-it"][..], &[]] {
+            let mut fio = context.program("fio");
+            fio.args(sections).arg(&jobs);
+            at_volume(fio)?;
+            let mut dd = Command::new("dd");
+            dd.args(["iflag=direct", "bs=1M", "if=file"]).arg(format!("of={}", stored.display()));
+            at_volume(dd)?;
+            let mut cmp = Command::new("cmp");
+            cmp.arg("file").arg(&stored);
+            at_volume(cmp)?;
+        }
         volume.finish()?;
     }
     Ok(())
