@@ -6,6 +6,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # mount(8) looks for its helpers in /sbin and nowhere else.
 SBINDIR ?= /sbin
+HELPERS := mount.fuse.pando umount.fuse.pando mount.fuseblk.pando umount.fuseblk.pando
 # Arguments of `make bench`, for example: make bench BENCH_ARGS="--rows random --size 256M"
 BENCH_ARGS ?=
 # Seconds for each fuzz target.
@@ -65,14 +66,14 @@ install:
 	$(TARGET)/release/pando completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pando
 	$(TARGET)/release/pando completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish
 	@# `mount -t fuse.pando` and /etc/fstab; without the right to write there everything else still works.
-	install -d $(DESTDIR)$(SBINDIR) && ln -sfn $(PREFIX)/bin/pando $(DESTDIR)$(SBINDIR)/mount.fuse.pando \
-	    && ln -sfn $(PREFIX)/bin/pando $(DESTDIR)$(SBINDIR)/umount.fuse.pando \
+	install -d $(DESTDIR)$(SBINDIR) \
+	    && (for helper in $(HELPERS); do ln -sfn $(PREFIX)/bin/pando $(DESTDIR)$(SBINDIR)/$$helper || exit; done) \
 	    || echo "no mount helper: $(DESTDIR)$(SBINDIR) cannot be written, so mount -t fuse.pando will not work"
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/pando $(DESTDIR)$(PREFIX)/share/man/man8/pando.8 $(DESTDIR)$(PREFIX)/share/man/man8/pando-*.8 \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pando $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pando \
-	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish $(DESTDIR)$(SBINDIR)/mount.fuse.pando $(DESTDIR)$(SBINDIR)/umount.fuse.pando
+	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
 
 clean:
 	$(CARGO) clean

@@ -6,7 +6,8 @@
 //! Promises, beside those of [`Device`]:
 //!
 //! * FD-1 at most one process has a volume open for writing, and none has it open for reading meanwhile: a lock on
-//!   the file (flock) and, on a block device, O_EXCL, which keeps out the kernel's own file systems, too. A file that a loop device is
+//!   the file (flock) and, on a block device, a claim (O_EXCL), which keeps out the kernel's own file systems, too, and which a mount may take over
+//!   (`claim.rs`). A file that a loop device is
 //!   over is not opened, and no loop device over a file that is open so: who opens the file locks it before it looks for loop devices, and
 //!   who opens a loop device looks for locks of its file, and of other loop devices over the same bytes of it.
 //! * FD-2 an open device belongs to the process that opened it: a child made by fork must not use it (rings do not
@@ -19,6 +20,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ use bytes::Bytes;
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use crate::claim::Claim;
 use crate::flushes::Flushes;
 use crate::transfer::{Failure, Transfer, aligned_pieces};
 use crate::uring::Rings;
@@ -59,6 +62,8 @@ pub enum Backend {
 /// An open file or block device.
 pub struct FileDevice {
     file: OwnedFd,
+    /// Of a block device that may be written to.
+    claim: Option<Arc<Claim>>,
     path: PathBuf,
     capacity: u64,
     is_block_device: bool,
@@ -87,14 +92,18 @@ impl FileDevice {
         let failed = |code| open_error(path, code);
         let status = rustix::fs::stat(path).map_err(failed)?;
         let is_block_device = FileType::from_raw_mode(status.st_mode) == FileType::BlockDevice;
-        let mut flags = match access {
+        let flags = match access {
             Access::ReadOnly => OFlags::RDONLY,
             Access::Exclusive => OFlags::RDWR,
         };
-        // Without O_CREAT, O_EXCL has a meaning for block devices only.
-        flags.set(OFlags::EXCL, is_block_device && access == Access::Exclusive);
+        let claim = (is_block_device && access == Access::Exclusive)
+            .then(|| while_busy(|| Claim::take(path, status.st_rdev)))
+            .transpose()
+            .map_err(failed)?;
         let (file, is_direct) = while_busy(|| open_direct(path, flags, Mode::empty())).map_err(failed)?;
-        Self::adopt(file, path, is_direct, access, backend)
+        let mut device = Self::adopt(file, path, is_direct, access, backend)?;
+        device.claim = claim.map(Arc::new);
+        Ok(device)
     }
 
     /// Makes an image file of `length` bytes, sparse, readable by its owner alone, and opens it. The file and its
@@ -159,6 +168,7 @@ impl FileDevice {
         let rings = if backend == Backend::Automatic { Rings::probe() } else { None };
         Ok(Self {
             file,
+            claim: None,
             path: path.to_owned(),
             capacity: length - length % BLOCK_SIZE as u64,
             is_block_device,
@@ -172,6 +182,11 @@ impl FileDevice {
     /// False where the file system below refused direct I/O, so that its page cache holds a second copy.
     pub fn is_direct(&self) -> bool {
         self.is_direct
+    }
+
+    /// The claim on a block device that may be written to, for who hands it over to a mount. It ends with the device, whoever else has it.
+    pub fn claim(&self) -> Option<Arc<Claim>> {
+        self.claim.clone()
     }
 
     /// True if batches go through io_uring.
@@ -254,6 +269,9 @@ impl Drop for FileDevice {
     /// its program.
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        if let Some(claim) = &self.claim {
+            claim.let_go();
+        }
     }
 }
 
@@ -363,7 +381,7 @@ fn is_locked(path: &Path, access: Access) -> bool {
 
 /// Makes a call that somebody else's use of the device may refuse, again and again for a second, since that use may be a
 /// passing one.
-fn while_busy<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn while_busy<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     let mut tries = BUSY_TRIES;
     loop {
         match call() {

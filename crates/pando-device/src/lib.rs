@@ -3,6 +3,7 @@
 //! The engine sees only [`Device`]. Everything here moves whole 4 KiB blocks at 4 KiB aligned offsets.
 
 pub mod buffer;
+mod claim;
 mod complaint;
 pub mod descriptors;
 pub mod device;
@@ -22,6 +23,7 @@ mod transfer;
 mod uring;
 
 pub use buffer::Buffer;
+pub use claim::Claim;
 pub use complaint::complain;
 pub use device::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest};
 pub use file::{Access, Backend, FileDevice};

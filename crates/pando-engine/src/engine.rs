@@ -170,6 +170,11 @@ impl Engine {
         Ok(())
     }
 
+    /// True once it has been closed.
+    pub fn is_closed(&self) -> bool {
+        self.volume.is_closed()
+    }
+
     fn stop(&self) {
         background::stop(&self.volume, &mut self.threads.lock());
     }

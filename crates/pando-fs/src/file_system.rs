@@ -160,9 +160,9 @@ impl FileSystem {
     }
 
     /// Deletes what is unlinked but still referenced, writes a checkpoint and stops. Nothing is to be asked
-    /// of the file system afterwards. Waits for the device.
+    /// of the file system afterwards; once it is closed this does nothing. Waits for the device.
     pub fn close(&self) -> Result<()> {
-        if !self.read_only {
+        if !self.read_only && !self.engine().is_closed() {
             self.store.engine().make_room(0)?;
             self.reclaim_all_orphans();
         }

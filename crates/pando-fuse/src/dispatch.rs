@@ -111,6 +111,11 @@ impl Dispatcher {
         self.run(Kind::Change { bytes: bytes as u64 }, reply, call);
     }
 
+    /// Does what may wait, and answers by itself.
+    pub(crate) fn run_waiting(&self, job: impl FnOnce() + Send + 'static) {
+        self.pool.run(job);
+    }
+
     /// Makes everything durable. That waits for the device in any case, so it goes to the pool, unless it will not be long and the thread
     /// at hand has only one caller: who would wait for two threads to wake besides, 50 to 100 us each.
     pub(crate) fn sync(&self, reply: Reply) {

@@ -47,4 +47,4 @@ pub use protocol::decode_anything;
 
 pub use mount_point::{MountEntry, MountError, VfsOption};
 pub use notifier::Notifier;
-pub use session::{MountOptions, Session, Transport, Unmounter};
+pub use session::{MountOptions, Session, Transport, Unmounted, Unmounter};

@@ -2,17 +2,21 @@
 //!
 //! A process that may call mount(2) does; others go through the set-user-id program `fusermount3`. What is mounted is
 //! read from /proc/self/mountinfo and never asked of the mount itself, which might not answer.
+//!
+//! What is kept on a block device is mounted as such (`fuseblk`) by a process that may call mount(2): then the kernel passes on sync(2) and syncfs(2) (from
+//! Linux 6.18 on), and its unmount ends when the file system has been closed (DESTROY). Everything else is mounted as `fuse`.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Seek};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use pando_device::{BLOCK_SIZE, Claim};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -23,8 +27,14 @@ use rustix::net::{
 
 use crate::protocol::REQUEST_BYTES_MAX;
 
-/// The type that /proc/mounts shows.
-pub const FILE_SYSTEM_TYPE: &str = "fuse.pando";
+/// The types that /proc/mounts shows: of any mount, and of one of a block device.
+const FILE_SYSTEM_TYPE: &str = "fuse.pando";
+const BLOCK_FILE_SYSTEM_TYPE: &str = "fuseblk.pando";
+
+/// Whether a type in /proc/mounts is ours.
+fn is_ours(kind: &OsStr) -> bool {
+    kind == FILE_SYSTEM_TYPE || kind == BLOCK_FILE_SYSTEM_TYPE
+}
 
 /// What the kernel says is mounted in the mount namespace of this process.
 const MOUNTINFO: &str = "/proc/self/mountinfo";
@@ -171,6 +181,8 @@ fn flags(options: &[VfsOption]) -> MountFlags {
 /// What a mount looks like from outside.
 pub(crate) struct Appearance<'a> {
     pub(crate) source: &'a Path,
+    /// If the source is a block device that the kernel may claim for the mount.
+    pub(crate) claim: Option<&'a Claim>,
     pub(crate) vfs_options: &'a [VfsOption],
     pub(crate) allow_other: bool,
     pub(crate) default_permissions: bool,
@@ -247,8 +259,23 @@ fn mount_directly(
     if look.default_permissions {
         data.push_str(",default_permissions");
     }
-    let data = CString::new(data).expect("numbers and names hold no NUL");
-    match rustix::mount::mount(look.source, mountpoint, FILE_SYSTEM_TYPE, flags(look.vfs_options), &*data) {
+    let mount = |kind: &str, data: &str| {
+        let data = CString::new(data).expect("numbers and names hold no NUL");
+        rustix::mount::mount(look.source, mountpoint, kind, flags(look.vfs_options), &*data)
+    };
+    if let Some(claim) = look.claim {
+        // The kernel's default would be 512 bytes, which not every device has.
+        let data = format!("{data},blksize={BLOCK_SIZE}");
+        claim.let_go();
+        match mount(BLOCK_FILE_SYSTEM_TYPE, &data) {
+            Ok(()) => return Ok(Some(device.into())),
+            // In a user namespace for one, or where mounted devices are not to be open for writing. The other way says what is wrong.
+            Err(_) => {
+                claim.take_again().map_err(|errno| refuse("mount", mountpoint, &errno.into()))?;
+            }
+        }
+    }
+    match mount(FILE_SYSTEM_TYPE, &data) {
         Ok(()) => Ok(Some(device.into())),
         Err(Errno::PERM) => Ok(None),
         Err(errno) => Err(refuse("mount", mountpoint, &errno.into())),
@@ -311,7 +338,8 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
 }
 
 /// The same by force: the connection to the daemon is broken first, so whoever waits for its answer gets an error, and what the kernel has not
-/// sent is lost. Only root has it; for others it is as without force.
+/// sent is lost. Only root has it; for others it is as without force. A daemon that serves no requests has to unmount so: else the kernel might wait for its
+/// answer to the last one (DESTROY), for ever.
 pub fn unmount_by_force(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     unmount_with(mountpoint, lazy, true)
 }
@@ -392,7 +420,7 @@ impl MountTable {
 
     /// As [`mounted`].
     pub(crate) fn mounted(&self) -> io::Result<Vec<MountEntry>> {
-        let ours = self.entries()?.into_iter().filter(|(kind, _)| kind == FILE_SYSTEM_TYPE);
+        let ours = self.entries()?.into_iter().filter(|(kind, _)| is_ours(kind));
         Ok(ours.map(|(_, entry)| entry).collect())
     }
 
@@ -407,7 +435,7 @@ impl MountTable {
             _ => path.canonicalize()?,
         };
         let top = self.entries()?.into_iter().rfind(|(_, entry)| entry.mountpoint == path);
-        Ok(top.filter(|(kind, _)| kind == FILE_SYSTEM_TYPE).map(|(_, entry)| entry))
+        Ok(top.filter(|(kind, _)| is_ours(kind)).map(|(_, entry)| entry))
     }
 
     /// The PandoFS that was mounted here a moment ago. It is unmounted if nothing can be learned of it; what somebody else has put in its
@@ -415,7 +443,7 @@ impl MountTable {
     pub(crate) fn just_mounted_at(&self, path: &Path) -> Result<MountEntry, MountError> {
         let entry = self.mounted_at(path).map_err(|error| {
             // The first error is the one to tell.
-            let _ = unmount(path, true);
+            let _ = unmount_by_force(path, true);
             refuse("mount", path, &error)
         })?;
         let unlisted = || io::Error::other("the kernel does not list it in /proc/self/mountinfo");
@@ -488,8 +516,13 @@ fn unescape(field: &[u8]) -> OsString {
 /// Lets the kernel read further ahead than the 128 KiB that FUSE offers in its handshake. Best effort: only root may,
 /// and only where sysfs is mounted.
 pub(crate) fn set_read_ahead(device: &str, bytes: u32) {
-    let path = Path::new("/sys/class/bdi").join(OsStr::from_bytes(device.as_bytes())).join("read_ahead_kb");
-    let _ = std::fs::write(path, (bytes / 1024).to_string());
+    // The name without an ending is that of the block device itself, for a mount of one.
+    for name in [format!("{device}-fuseblk"), device.to_owned()] {
+        let path = Path::new("/sys/class/bdi").join(name).join("read_ahead_kb");
+        if std::fs::write(path, (bytes / 1024).to_string()).is_ok() {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]

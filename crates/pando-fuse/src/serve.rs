@@ -28,6 +28,7 @@ use crate::processes::Processes;
 use crate::protocol::{
     Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, Write, entry_and_file,
 };
+use crate::session::Unmounted;
 use crate::transport::{Device, Reply};
 
 /// Serves the requests of one connection; from any thread.
@@ -45,6 +46,7 @@ pub(crate) struct Server {
     /// If listings go without attributes of files for programs that do not look at them.
     interest: Option<Arc<Interest>>,
     durable: Durable,
+    unmounted: Option<Unmounted>,
     /// Told of what is listed and read.
     pub(crate) files_ahead: Option<FilesAhead>,
 }
@@ -56,6 +58,7 @@ impl Server {
         kernel: Arc<Device>,
         interest: Option<Arc<Interest>>,
         durable: Durable,
+        unmounted: Option<Unmounted>,
     ) -> Self {
         let forgetter = Forgetter::new(&kernel);
         let direct_writes = Arc::new(DirectWrites::new(Notifier::new(&kernel), forgetter.clone()));
@@ -72,6 +75,7 @@ impl Server {
             processes,
             interest,
             durable,
+            unmounted,
             files_ahead: None,
         }
     }
@@ -120,12 +124,22 @@ impl Server {
                 true => Answer::Refused(Errno::NOSYS),
                 false => Answer::opened(0, 0),
             }),
-            Operation::Release | Operation::ReleaseDirectory | Operation::Destroy => reply.send(Answer::Done),
+            Operation::Release | Operation::ReleaseDirectory => reply.send(Answer::Done),
+            Operation::Destroy => self.unmounted(reply),
             Operation::Ioctl { command, argument } => self.ioctl(header, command, &argument, reply),
             Operation::Unknown => reply.send(Answer::Refused(Errno::NOSYS)),
             Operation::Write(write) => self.write(header, write, reply),
             operation => self.change(header, operation, reply),
         }
+    }
+
+    /// The last request of a mount of a block device: umount(2) ends when it is answered.
+    fn unmounted(&self, reply: Reply) {
+        let Some(unmounted) = self.unmounted.clone() else { return reply.send(Answer::Done) };
+        self.dispatcher.run_waiting(move || {
+            unmounted();
+            reply.send(Answer::Done);
+        });
     }
 
     fn ioctl(&self, header: &Header, command: u32, argument: &Bytes, reply: Reply) {

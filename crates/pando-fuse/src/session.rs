@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
+use pando_device::Claim;
 use pando_fs::Operations;
 
 use crate::dispatch::{Dispatcher, Report};
@@ -54,10 +55,19 @@ impl Transport {
     }
 }
 
+/// See [`MountOptions::unmounted`].
+pub type Unmounted = Arc<dyn Fn() + Send + Sync>;
+
 /// How a file system is mounted.
 pub struct MountOptions {
     /// What /proc/mounts shows as the source: the volume's path.
     pub source: PathBuf,
+    /// If the source is a block device that nobody else uses: the claim on it, which the kernel's mount takes over where it can. Then sync(2) reaches
+    /// the file system, and `unmounted` is called.
+    pub claim: Option<Arc<Claim>>,
+    /// What is to be done when the kernel has unmounted a block device: umount(2) ends, and others may claim the device, when this returns. It may wait
+    /// for the device. It is not called where a connection breaks, or is aborted.
+    pub unmounted: Option<Unmounted>,
     /// Options that the kernel keeps itself; later ones win.
     pub vfs_options: Vec<VfsOption>,
     /// Other users than the one who mounts get in.
@@ -89,6 +99,8 @@ impl MountOptions {
     pub fn new(source: PathBuf) -> Self {
         Self {
             source,
+            claim: None,
+            unmounted: None,
             vfs_options: Vec::new(),
             allow_other: rustix::process::geteuid().is_root(),
             default_permissions: true,
@@ -137,7 +149,7 @@ impl Drop for UnmountGuard {
     fn drop(&mut self) {
         if self.armed {
             // Nobody is left to be told.
-            let _ = self.unmounter.unmount(true);
+            let _ = self.unmounter.unmount_unserved();
         }
     }
 }
@@ -165,6 +177,7 @@ impl Session {
         let mountpoint = mount_point::resolve(mountpoint)?;
         let look = Appearance {
             source: &options.source,
+            claim: options.claim.as_deref(),
             vfs_options: &options.vfs_options,
             allow_other: options.allow_other,
             default_permissions: options.default_permissions,
@@ -188,7 +201,7 @@ impl Session {
         };
         let agreement = handshake(&device, wishes).map_err(|error| {
             // The first error is the one to tell.
-            let _ = mount_point::unmount(&mountpoint, true);
+            let _ = mount_point::unmount_by_force(&mountpoint, true);
             MountError::Handshake(error)
         })?;
         let rings = rings.filter(|_| agreement.ring);
@@ -202,7 +215,7 @@ impl Session {
         let interest = options.names_alone.then(Arc::default);
         let connection = Arc::downgrade(&device);
         let durable = mount_point::durable(&options.vfs_options);
-        let server = Server::new(dispatcher, agreement, device, interest, durable);
+        let server = Server::new(dispatcher, agreement, device, interest, durable, options.unmounted.clone());
         let entry = table.just_mounted_at(&mountpoint)?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device, connection, table: Arc::new(table) };
@@ -248,7 +261,7 @@ impl Session {
         }
         // Not behind what is still on the pool: until then others would meet a dead mount.
         if served.is_err()
-            && let Err(error) = unmounter.unmount(true)
+            && let Err(error) = unmounter.unmount_unserved()
         {
             report(&error.to_string());
         }
@@ -380,11 +393,20 @@ impl Unmounter {
     /// Unmounts it wherever it is mounted; false if it was nowhere. Nothing else is touched. `lazy` lets its users
     /// finish; without it a mount in use is [`MountError::Busy`]. The first error is returned when the other places are done.
     pub fn unmount(&self, lazy: bool) -> Result<bool, MountError> {
+        self.unmount_with(&|mountpoint| mount_point::unmount(mountpoint, lazy))
+    }
+
+    /// The same where nobody serves requests (any more).
+    fn unmount_unserved(&self) -> Result<bool, MountError> {
+        self.unmount_with(&|mountpoint| mount_point::unmount_by_force(mountpoint, true))
+    }
+
+    fn unmount_with(&self, unmount: &dyn Fn(&Path) -> Result<(), MountError>) -> Result<bool, MountError> {
         let mut result = Ok(false);
         let mut failed = Vec::new();
         // One unmount may take others along, where mounts are shared or lie in each other: the list is read again each time, from its end.
         while let Some(mountpoint) = self.mountpoints_but(&failed)?.pop() {
-            let unmounted = self.unmount_at(&mountpoint, lazy);
+            let unmounted = self.unmount_at(&mountpoint, unmount);
             if unmounted.is_err() {
                 failed.push(mountpoint);
             }
@@ -402,11 +424,13 @@ impl Unmounter {
     }
 
     /// Unmounts it at one of its places.
-    fn unmount_at(&self, mountpoint: &Path, lazy: bool) -> Result<bool, MountError> {
+    fn unmount_at(
+        &self,
+        mountpoint: &Path,
+        unmount: &dyn Fn(&Path) -> Result<(), MountError>,
+    ) -> Result<bool, MountError> {
         match self.table.mounted_at(mountpoint) {
-            Ok(Some(entry)) if entry.device == self.device => {
-                mount_point::unmount(mountpoint, lazy).map(|()| true)
-            }
+            Ok(Some(entry)) if entry.device == self.device => unmount(mountpoint).map(|()| true),
             Ok(_) => {
                 let covered = io::Error::other("something else is mounted over it");
                 Err(mount_point::refuse("unmount", mountpoint, &covered))

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use pando_device::heap::Ahead;
-use pando_device::{Access, DeviceError, FileDevice};
+use pando_device::{Access, Claim, DeviceError, FileDevice};
 use pando_engine::Options;
 use pando_fs::{FileSystem, Operations};
 use pando_fuse::{MountError, MountOptions, Notifier, Session, Unmounter, VfsOption};
@@ -64,15 +64,16 @@ pub fn serve(service: Service) -> Result<()> {
     let log = Arc::new(if service.background { Log::background() } else { Log::Foreground });
     let of_panics = log.clone();
     stop_on_panic(move |sentence| of_panics.error(sentence));
-    let fs = open(&service)?;
-    let session = mount(&service, fs.clone(), log.clone())?;
+    let (fs, claim) = open(&service)?;
+    let mounts = Arc::new(SnapshotMounts::default());
+    let session = mount(&service, fs.clone(), claim.clone(), mounts.clone(), log.clone())?;
     let unmounter = session.unmounter();
     let answerer = Arc::new(Answerer {
         volume: service.volume.clone(),
         fs: Arc::downgrade(&fs),
         kernel: session.notifier(),
         live: unmounter.clone(),
-        mounts: SnapshotMounts::default(),
+        mounts,
         log: log.clone(),
     });
 
@@ -86,6 +87,11 @@ pub fn serve(service: Service) -> Result<()> {
     let served = session.run();
     if let Some(control) = &control {
         control.hide();
+    }
+    // What goes on with the volume: the kernel's own claim, if it had one, goes with its mount. If others are faster, or the kernel keeps a dead mount
+    // that somebody uses, it stays with them.
+    if let Some(claim) = claim.filter(|_| !fs.engine().is_closed()) {
+        let _ = claim.take_again();
     }
     let ended = answerer.mounts.wait_for_end();
     let closed = close(fs);
@@ -117,12 +123,20 @@ fn cache_bytes(settings: &MountSettings) -> u64 {
     settings.cache_bytes.unwrap_or_else(memory::default_cache_bytes)
 }
 
-fn open(service: &Service) -> Result<Arc<FileSystem>> {
+/// Opens the volume. If it is on a block device that may be written to, with the claim on that.
+fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>)> {
     let volume = service.volume.display();
     let settings = &service.settings;
     let read_only = settings.is_read_only();
     let access = if read_only { Access::ReadOnly } else { Access::Exclusive };
-    let device = FileDevice::open(&service.volume, access).map_err(|error| {
+    let opened = match FileDevice::open(&service.volume, access) {
+        // The kernel keeps the claim of a mount of a block device when its daemon is killed.
+        Err(DeviceError::InUse { .. }) if mounts::take_away_dead(&service.volume) => {
+            FileDevice::open(&service.volume, access)
+        }
+        opened => opened,
+    };
+    let device = opened.map_err(|error| {
         // Whoever has it is most likely a mount, and its mount point is what the user wants to know.
         let mounted = pando_fuse::mount_point::mounted().unwrap_or_default();
         match mounted.into_iter().find(|entry| mounts::is_of(entry, &service.volume)) {
@@ -152,14 +166,22 @@ fn open(service: &Service) -> Result<Arc<FileSystem>> {
         late_binding: !settings.without.contains(&Technique::LateBinding),
         ..defaults
     };
+    let claim = device.claim();
     let opened = FileSystem::open(Arc::new(device), options);
     let fs = opened.map_err(|error| Failure::new(format!("cannot mount {volume}: {error}")))?;
     fs.list_snapshots_directory(settings.show_snapshots);
-    Ok(fs)
+    Ok((fs, claim))
 }
 
-fn mount(service: &Service, fs: Arc<FileSystem>, log: Arc<Log>) -> Result<Session> {
+fn mount(
+    service: &Service,
+    fs: Arc<FileSystem>,
+    claim: Option<Arc<Claim>>,
+    mounts: Arc<SnapshotMounts>,
+    log: Arc<Log>,
+) -> Result<Session> {
     let settings = &service.settings;
+    let volume = fs.clone();
     let (files, source): (Arc<dyn Operations>, _) = match &settings.snapshot {
         Some(name) => {
             let files = snapshot_mounts::open(&fs, name);
@@ -169,7 +191,11 @@ fn mount(service: &Service, fs: Arc<FileSystem>, log: Arc<Log>) -> Result<Sessio
         }
         None => (fs, service.volume.clone()),
     };
-    let options = mount_options(source, settings, log, settings.snapshot.is_some());
+    let mut options = mount_options(source, settings, log, settings.snapshot.is_some());
+    if settings.snapshot.is_none() {
+        options.claim = claim;
+        options.unmounted = Some(Arc::new(move || unmounted(&volume, &mounts)));
+    }
     Session::mount(files, &service.mountpoint, &options).map_err(|error| Failure::new(error.to_string()))
 }
 
@@ -208,7 +234,7 @@ struct Answerer {
     kernel: Notifier,
     /// The same.
     live: Unmounter,
-    mounts: SnapshotMounts,
+    mounts: Arc<SnapshotMounts>,
     log: Arc<Log>,
 }
 
@@ -364,6 +390,15 @@ fn detach(log: Arc<Log>) -> std::io::Result<()> {
         result.map_err(|errno| std::io::Error::other(errno_text(errno)))?;
     }
     Ok(())
+}
+
+/// The kernel has unmounted the volume, and umount(2) waits for this to return. What fails comes up again when the volume is closed.
+fn unmounted(fs: &FileSystem, mounts: &SnapshotMounts) {
+    // With a snapshot of it mounted the volume goes on.
+    let _ = match mounts.close_if_none() {
+        true => fs.close(),
+        false => fs.engine().checkpoint().map_err(Into::into),
+    };
 }
 
 /// Closes the volume; when it returns, nobody holds it any more.

@@ -55,8 +55,8 @@ fn main() -> ExitCode {
     // The helpers that mount(8) and umount(8) call are links to this program; the daemon gives its own another name.
     let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     match program.file_name().and_then(OsStr::to_str) {
-        Some("mount.fuse.pando") => return helpers::run_mount(std::env::args_os()),
-        Some("umount.fuse.pando") => return helpers::run_umount(std::env::args_os()),
+        Some("mount.fuse.pando" | "mount.fuseblk.pando") => return helpers::run_mount(std::env::args_os()),
+        Some("umount.fuse.pando" | "umount.fuseblk.pando") => return helpers::run_umount(std::env::args_os()),
         Some(pando_fuse::files_ahead::NAME) => return files_ahead::run(std::env::args_os()),
         _ => {}
     }

@@ -8,12 +8,28 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use pando_device::loops;
-use pando_fuse::mount_point::{MountEntry, mounted, mounted_of_any_type};
+use pando_fuse::mount_point::{MountEntry, mounted, mounted_of_any_type, unmount_by_force};
+
+use crate::control::{self, Connection};
 
 /// The mount of the PandoFS volume at `volume`, if there is one.
 pub fn of_volume(volume: &Path) -> Option<MountEntry> {
     let volume = volume.canonicalize().ok()?;
     mounted().ok()?.into_iter().rfind(|mount| mount.source == volume)
+}
+
+/// Takes away the mounts of a block device whose daemon has been killed; false if there are none. The kernel's claim on the device goes with them.
+pub fn take_away_dead(volume: &Path) -> bool {
+    let Ok(number) = volume.metadata().map(|metadata| metadata.rdev()) else { return false };
+    let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let mut mounted = mounted().unwrap_or_default();
+    mounted.retain(|mount| mount.device == number);
+    let is_dead = || Connection::open(&number).is_err_and(|error| control::is_dead(&number, &error));
+    if mounted.is_empty() || !is_dead() {
+        return false;
+    }
+    // By force, since nobody would answer. The topmost first.
+    mounted.iter().rev().filter(|mount| unmount_by_force(&mount.mountpoint, true).is_ok()).count() > 0
 }
 
 /// Whether a mount is that of a volume, or of a snapshot of it.

@@ -42,18 +42,17 @@ const STEPS: usize = 8;
 /// What was heard of is forgotten if nothing follows for so long.
 const FORGET_AFTER: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
+/// So long without work it holds on to the mount, which takes a moment to get and to let go of.
+const HOLD_FOR: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
 /// Serves as the helper of the daemon at the other end of the socket, for what is mounted at a path: until it is not any more, or the daemon
 /// is gone. An error if the mount cannot be worked on, which the daemon can do without.
 pub fn run(socket: BorrowedFd<'_>, mountpoint: &Path, device: &str) -> io::Result<()> {
     let _ = rustix::thread::set_name(c"pando-files");
     let mounts = std::fs::File::open("/proc/self/mountinfo")?;
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let root = open_tree(CWD, mountpoint, flags)?;
-    let found = fstat(&root)?.st_dev;
-    if format!("{}:{}", rustix::fs::major(found), rustix::fs::minor(found)) != device {
-        return Err(io::Error::other("something else is mounted there"));
-    }
-    let mut files = Files { root, in_flight: VecDeque::new(), large: VecDeque::new() };
+    hold(mountpoint, device)?;
+    let mut files =
+        Files { mountpoint, device, root: None, in_flight: VecDeque::new(), large: VecDeque::new() };
     let mut walks = Walks::default();
     // Only changes from now on are told of.
     if !is_mounted(device) {
@@ -64,10 +63,11 @@ pub fn run(socket: BorrowedFd<'_>, mountpoint: &Path, device: &str) -> io::Resul
         if rests {
             files.in_flight.clear();
         }
-        let patience = match (rests, walks.is_empty()) {
-            (false, _) => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
-            (true, false) => Some(&FORGET_AFTER),
-            (true, true) => None,
+        let patience = match (rests, files.root.is_some(), walks.is_empty()) {
+            (false, ..) => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
+            (true, true, _) => Some(&HOLD_FOR),
+            (true, false, false) => Some(&FORGET_AFTER),
+            (true, false, true) => None,
         };
         let mut awaited = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&mounts, PollFlags::PRI)];
         let ready = match poll(&mut awaited, patience) {
@@ -81,10 +81,21 @@ pub fn run(socket: BorrowedFd<'_>, mountpoint: &Path, device: &str) -> io::Resul
         if socket_ready && !receive(socket, |read| walks.note(&read, &mut files))? {
             return Ok(());
         }
-        if rests && ready == 0 {
+        if rests && ready == 0 && files.root.take().is_none() {
             walks = Walks::default();
         }
         rests = (0..STEPS).any(|_| !walks.step(&mut files));
+    }
+}
+
+/// A mount of its own of what is mounted at a path. As long as there is one, an unmount there succeeds, but ends before the file system does.
+fn hold(mountpoint: &Path, device: &str) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let root = open_tree(CWD, mountpoint, flags)?;
+    let found = fstat(&root)?.st_dev;
+    match format!("{}:{}", rustix::fs::major(found), rustix::fs::minor(found)) == device {
+        true => Ok(root),
+        false => Err(io::Error::other("something else is mounted there")),
     }
 }
 
@@ -110,25 +121,33 @@ fn receive(socket: BorrowedFd<'_>, mut note: impl FnMut(Read)) -> io::Result<boo
 }
 
 /// The mounted files.
-struct Files {
-    root: OwnedFd,
+struct Files<'a> {
+    mountpoint: &'a Path,
+    device: &'a str,
+    /// While it works.
+    root: Option<OwnedFd>,
     /// Those that the kernel was asked to read last.
     in_flight: VecDeque<OwnedFd>,
     /// Directories that have too many names.
     large: VecDeque<Vec<u8>>,
 }
 
-impl Files {
+impl Files<'_> {
     /// Opens what has this path without following any link, whatever was put in its way.
-    fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    fn open(&mut self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+        let root = match self.root.take() {
+            Some(root) => root,
+            None => hold(self.mountpoint, self.device)?,
+        };
+        let root = self.root.insert(root);
         let path = if path.is_empty() { OsStr::new(".") } else { OsStr::from_bytes(path) };
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat2(&self.root, path, flags, Mode::empty(), within)
+        Ok(openat2(root, path, flags, Mode::empty(), within)?)
     }
 }
 
-impl Tree for Files {
+impl Tree for Files<'_> {
     fn list(&mut self, path: &[u8]) -> Vec<Name> {
         if self.large.iter().any(|large| large == path) {
             return Vec::new();

@@ -65,6 +65,13 @@ impl SnapshotMounts {
         }
     }
 
+    /// Lets no more come if there are none; tells whether it is so.
+    pub fn close_if_none(&self) -> bool {
+        let mut state = self.lock();
+        state.closing |= state.running == 0;
+        state.closing
+    }
+
     /// Waits until all have ended, and lets no more come. The volume is closed next; tell these.
     pub fn wait_for_end(&self) -> Vec<ControlServer> {
         let mut state = self.lock();

@@ -21,7 +21,7 @@ pub const SCRATCH: &str = "/mnt";
 /// The namespace began with all that was mounted on the machine. A PandoFS among it could not be closed before the test
 /// ends, whoever unmounts it outside; so this one lets go of it.
 pub fn mount_scratch() -> Result<(), Failure> {
-    tool::run(Command::new("umount").args(["-i", "-a", "-l", "-t", "fuse.pando"]))?;
+    tool::run(Command::new("umount").args(["-i", "-a", "-l", "-t", "fuse.pando,fuseblk.pando"]))?;
     tool::run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "scratch", SCRATCH]))
 }
 
@@ -57,6 +57,8 @@ pub struct Volume {
     pub root: PathBuf,
     daemon: Option<Child>,
     options: Vec<String>,
+    /// Of a volume on a loop device: the device, which goes when nobody has it open any more.
+    loop_device: Option<File>,
 }
 
 impl Volume {
@@ -83,6 +85,7 @@ impl Volume {
             root: Path::new(SCRATCH).join(name),
             daemon: None,
             options: options.iter().map(|option| option.to_string()).collect(),
+            loop_device: None,
         };
         tool::create_directory(&volume.root)?;
         match context.kind {
@@ -99,6 +102,23 @@ impl Volume {
                 )?;
             }
         }
+        volume.mount()?;
+        Ok(volume)
+    }
+
+    /// The same on a loop device over the image, which is what [`Volume::image`] gives then.
+    pub fn create_on_loop_device(
+        context: &Context,
+        size_bytes: u64,
+        options: &[&str],
+    ) -> Result<Volume, Failure> {
+        let mut volume = Self::create(context, size_bytes, options)?;
+        volume.umount()?;
+        let mut attach = Command::new("losetup");
+        let device = tool::output(attach.args(["--find", "--show"]).arg(&volume.image), "")?;
+        volume.image = device.trim_end().into();
+        volume.loop_device = Some(at("cannot open", &volume.image, File::open(&volume.image))?);
+        tool::run(Command::new("losetup").arg("--detach").arg(&volume.image))?;
         volume.mount()?;
         Ok(volume)
     }
@@ -153,8 +173,14 @@ impl Volume {
     /// The same with umount(8) alone, which does not wait for the daemon.
     pub fn umount_by_system(&mut self) -> Result<(), Failure> {
         tool::run(Command::new("umount").arg("-i").arg(&self.root))?;
-        let daemon = self.daemon.take();
-        daemon.map_or(Ok(()), |mut daemon| self.await_end(&mut daemon))
+        self.await_daemon(true)
+    }
+
+    /// Waits for the end of the daemon of what was unmounted, be it a good one or not.
+    pub fn await_daemon(&mut self, must_be_good: bool) -> Result<(), Failure> {
+        let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
+        let end = self.await_end(&mut daemon);
+        if must_be_good { end } else { Ok(()) }
     }
 
     fn await_end(&self, daemon: &mut Child) -> Result<(), Failure> {
@@ -170,13 +196,22 @@ impl Volume {
 
     /// Kills the daemon with SIGKILL and takes the dead mount away. ext4 has no daemon and is only unmounted.
     pub fn kill(&mut self) -> Result<(), Failure> {
-        let Some(mut daemon) = self.daemon.take() else { return self.umount() };
+        if self.daemon.is_none() {
+            return self.umount();
+        }
+        self.kill_alone()?;
+        tool::run(Command::new("umount").arg("-l").arg(&self.root))
+    }
+
+    /// Kills the daemon with SIGKILL and leaves the dead mount.
+    pub fn kill_alone(&mut self) -> Result<(), Failure> {
+        let mut daemon = self.daemon.take().expect("it is mounted");
         if let Some(status) = at("cannot wait for the daemon of", &self.image, daemon.try_wait())? {
             return Err(Failure::Wrong(format!("the daemon ended by itself before it was killed: {status}")));
         }
         at("cannot kill the daemon of", &self.image, daemon.kill())?;
         at("cannot wait for the daemon of", &self.image, daemon.wait())?;
-        tool::run(Command::new("umount").arg("-l").arg(&self.root))
+        Ok(())
     }
 
     /// Verifies every reachable byte of the unmounted volume.
