@@ -183,11 +183,10 @@ fn abort_connections(directory: &Path) {
     }
 }
 
-/// The kernel's number of a FUSE connection: the device number of the mount, encoded as one.
-fn connection(device: &str) -> Option<u32> {
+/// The kernel's number of a FUSE connection: the device number of the mount.
+fn connection(device: &str) -> Option<u64> {
     let (major, minor) = device.split_once(':')?;
-    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
-    Some((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
+    Some(trace::kernel_number(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?)))
 }
 
 #[cfg(test)]
@@ -220,8 +219,9 @@ mod tests {
     #[test]
     fn connections_are_device_numbers() {
         assert_eq!(connection("0:45"), Some(45));
-        assert_eq!(connection("7:1"), Some(0x701));
-        assert_eq!(connection("7:257"), Some(0x10_0701));
+        // As seen of a volume that was mounted from /dev/loop0.
+        assert_eq!(connection("7:0"), Some(7_340_032));
+        assert_eq!(connection("7:257"), Some(0x70_0101));
         assert_eq!(connection("x"), None);
     }
 }

@@ -32,7 +32,14 @@ pub fn run(context: &Context) -> Outcome {
     if context.kind != Kind::Pando {
         return Err(Failure::Skipped("no other file system has a daemon".to_owned()));
     }
-    let mut volume = Volume::create(context, 256 << 20, &[])?;
+    // The kernel waits for the daemon's answer when a block device is unmounted.
+    for create in [Volume::create, Volume::create_on_loop_device] {
+        run_on(context, create(context, 256 << 20, &[])?)?;
+    }
+    Ok(())
+}
+
+fn run_on(context: &Context, mut volume: Volume) -> Outcome {
     let has_rings = !volume.threads("pando-ring-")?.is_empty();
     volume.umount()?;
     let mut all = Vec::new();
@@ -114,8 +121,8 @@ fn serve(context: &Context, volume: &Volume, daemon: &mut Child) -> Result<Becam
 fn is_listed(root: &Path) -> Result<bool, Failure> {
     let path = Path::new("/proc/self/mounts");
     let mounts = at("cannot read", path, fs::read_to_string(path))?;
-    let place = format!(" {} fuse.pando ", root.display());
-    Ok(mounts.contains(&place))
+    let line = |kind: &str| format!(" {} {kind}.pando ", root.display());
+    Ok(["fuse", "fuseblk"].iter().any(|kind| mounts.contains(&line(kind))))
 }
 
 fn has_ended(daemon: &mut Child, root: &Path) -> Result<bool, Failure> {

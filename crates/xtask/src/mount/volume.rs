@@ -112,7 +112,7 @@ impl Volume {
         size_bytes: u64,
         options: &[&str],
     ) -> Result<Volume, Failure> {
-        let mut volume = Self::create(context, size_bytes, options)?;
+        let mut volume = Self::create_named(context, "on-a-device", size_bytes, options)?;
         volume.umount()?;
         let mut attach = Command::new("losetup");
         let device = tool::output(attach.args(["--find", "--show"]).arg(&volume.image), "")?;
