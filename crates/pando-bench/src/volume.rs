@@ -162,8 +162,8 @@ impl Volume {
         self.mount()
     }
 
-    /// Makes durable what a load has done, by both ways there are: an fsync of a file, and syncfs(2), which reaches a
-    /// FUSE file system only where it is mounted as fuseblk.
+    /// Makes durable what a load has done, by both ways there are: an fsync of a file, and syncfs(2), which reaches no FUSE file system that is
+    /// mounted as `fuse`, and one that is mounted as `fuseblk` on late kernels alone.
     pub fn sync(&self) -> Result<(), Error> {
         let path = self.root.join(".sync");
         let file = at("cannot create", &path, fs::File::create(&path))?;

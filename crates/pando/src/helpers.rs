@@ -1,4 +1,5 @@
-//! The helpers that mount(8) and umount(8) call: this program under the names `mount.fuse.pando` and `umount.fuse.pando`.
+//! The helpers that mount(8) and umount(8) call: this program under the names `mount.fuse.pando` and `umount.fuse.pando`, and `fuseblk` in place of
+//! `fuse`, as mounts of block devices are listed.
 //! So a line in /etc/fstab works as it does for any file system.
 //!
 //! They understand what mount(8) passes on and keep its exit statuses; the work is that of `pando mount` and `pando umount`.

@@ -111,7 +111,7 @@ const TESTS: &[Test] = &[
     test("memory", &[], memory::run),
     test("kill", &[], kill::run),
     test("brim", &[], brim::run),
-    test("install", &["make", "bash", "findmnt"], install::run),
+    test("install", &["make", "bash", "findmnt", "losetup"], install::run),
     test("pjdfstest", &["pjdfstest"], pjdfstest::run),
     test("hard-links", &["tar", "rsync", "diff", "awk"], links::run),
     test("link-counts", &[], link_counts::run),

@@ -94,6 +94,33 @@ umount b
 $PANDO check volumes/b.img
 "#;
 
+/// The kernel lists a volume on a block device with another type than its line has; the helpers of that name do the same.
+const BLOCK_DEVICE: &str = r#"
+device=$(losetup --find --show volumes/b.img)
+# It goes when nobody has it open any more.
+exec 3< "$device"
+losetup --detach "$device"
+cp fstab lines
+echo "$device $PWD/b fuse.pando user 0 0" > fstab
+mount -a -t fuse.pando
+mount -a -t fuse.pando
+test "$(findmnt -n -o FSTYPE b)" = fuseblk.pando
+touch b/block
+mount -o remount,ro b
+refused touch b/new
+mount -o remount,rw b
+exec 4< b/block
+# Where it cannot be unmounted, the helper makes it read-only.
+umount -r b
+exec 4<&-
+findmnt -n -o OPTIONS b | grep -q '^ro,'
+umount b
+refused findmnt b
+$PANDO check "$device"
+exec 3<&-
+cat lines > fstab
+"#;
+
 /// A user mounts and unmounts what a line with `user` allows; what is in it belongs to whom it belongs.
 const AS_A_USER: &str = r#"
 as_user() { setpriv --reuid "$NOBODY" --regid "$NOBODY" --clear-groups "$@"; }
@@ -134,6 +161,7 @@ pub fn run(context: &Context) -> Outcome {
     run(INSTALLED)?;
     run(FSTAB)?;
     run(REMOUNT)?;
+    run(BLOCK_DEVICE)?;
     match context.find("fusermount3") {
         Some(_) => run(AS_A_USER),
         None => Err(Failure::Skipped("the part as an ordinary user needs fusermount3".to_owned())),

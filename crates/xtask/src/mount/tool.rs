@@ -96,8 +96,8 @@ pub fn create_directory(path: &Path) -> Result<(), Failure> {
     at("cannot create", path, fs::create_dir_all(path))
 }
 
-/// Makes everything done in a directory durable: an fsync of a file in it, since syncfs(2) does not reach a FUSE mount
-/// of a regular file.
+/// Makes everything done in a directory durable: an fsync of a file in it, since syncfs(2) does not reach the mount of an
+/// image.
 pub fn sync(directory: &Path) -> Result<(), Failure> {
     let path = directory.join(".sync");
     let file = at("cannot create", &path, File::create(&path))?;
