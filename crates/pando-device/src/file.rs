@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::claim::Claim;
@@ -88,21 +88,41 @@ impl FileDevice {
     /// # Errors
     /// As [`FileDevice::open`].
     pub fn open_with(path: impl AsRef<Path>, access: Access, backend: Backend) -> Result<Self, DeviceError> {
-        let path = path.as_ref();
+        Self::open_freeing(path.as_ref(), access, backend, || false)
+    }
+
+    /// Opens what is there to write to it. If it is a block device that somebody has claimed, but no process of this program has open, `free` may see to
+    /// it that it is let go of; it tells whether it has.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn open_claimed(path: impl AsRef<Path>, free: impl Fn() -> bool) -> Result<Self, DeviceError> {
+        Self::open_freeing(path.as_ref(), Access::Exclusive, Backend::Automatic, free)
+    }
+
+    fn open_freeing(
+        path: &Path,
+        access: Access,
+        backend: Backend,
+        free: impl Fn() -> bool,
+    ) -> Result<Self, DeviceError> {
         let failed = |code| open_error(path, code);
-        let status = rustix::fs::stat(path).map_err(failed)?;
-        let is_block_device = FileType::from_raw_mode(status.st_mode) == FileType::BlockDevice;
         let flags = match access {
             Access::ReadOnly => OFlags::RDONLY,
             Access::Exclusive => OFlags::RDWR,
         };
-        let claim = (is_block_device && access == Access::Exclusive)
-            .then(|| while_busy(|| Claim::take(path, status.st_rdev)))
-            .transpose()
-            .map_err(failed)?;
         let (file, is_direct) = while_busy(|| open_direct(path, flags, Mode::empty())).map_err(failed)?;
+        let number = rustix::fs::fstat(&file).map_err(failed)?.st_rdev;
         let mut device = Self::adopt(file, path, is_direct, access, backend)?;
-        device.claim = claim.map(Arc::new);
+        // Behind the lock: a mount of this program that is just taking a claim over is not disturbed.
+        if device.is_block_device && access == Access::Exclusive {
+            let take = || while_busy(|| Claim::take(path, number));
+            let claim = match take() {
+                Err(Errno::BUSY) if free() => take(),
+                taken => taken,
+            };
+            device.claim = Some(Arc::new(claim.map_err(failed)?));
+        }
         Ok(device)
     }
 
@@ -228,6 +248,14 @@ impl FileDevice {
         result.map_err(|failure| self.explain(action, failure))
     }
 
+    /// Refuses to change a device that has become somebody else's.
+    fn check_claim(&self) -> Result<(), DeviceError> {
+        match self.claim.as_ref().is_none_or(|claim| claim.lets_write()) {
+            true => Ok(()),
+            false => Err(open_error(&self.path, Errno::BUSY)),
+        }
+    }
+
     fn write_and(&self, batch: &[WriteRequest], work: Option<&mut dyn FnMut()>) -> Result<(), DeviceError> {
         if !self.is_direct {
             let mut transfers: Vec<_> = batch.iter().map(|r| Transfer::write(r.offset, &r.pieces)).collect();
@@ -239,8 +267,9 @@ impl FileDevice {
         self.run("write", &mut transfers, work)
     }
 
-    /// Refuses a batch of which a part lies outside.
+    /// Refuses a batch of which a part lies outside, or for a device that has become somebody else's.
     fn check_all(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+        self.check_claim()?;
         for request in batch {
             let mut end = request.offset;
             for piece in &request.pieces {
@@ -319,6 +348,7 @@ impl Device for FileDevice {
         if length == 0 || self.discard_refused.load(Ordering::Relaxed) {
             return Ok(());
         }
+        self.check_claim()?;
         let result = if self.is_block_device {
             crate::discard::discard_blocks(self.file.as_fd(), offset, length)
         } else {

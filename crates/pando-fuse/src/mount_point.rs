@@ -3,8 +3,8 @@
 //! A process that may call mount(2) does; others go through the set-user-id program `fusermount3`. What is mounted is
 //! read from /proc/self/mountinfo and never asked of the mount itself, which might not answer.
 //!
-//! What is kept on a block device is mounted as such (`fuseblk`) by a process that may call mount(2): then the kernel passes on sync(2) and syncfs(2) (from
-//! Linux 6.18 on), and its unmount ends when the file system has been closed (DESTROY). Everything else is mounted as `fuse`.
+//! What is kept on a block device is mounted as such (`fuseblk`) by a process that may call mount(2), from Linux 6.18 on: then the kernel passes on sync(2)
+//! and syncfs(2), and its unmount ends when the file system has been closed (DESTROY). Everything else is mounted as `fuse`.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -263,16 +263,13 @@ fn mount_directly(
         let data = CString::new(data).expect("numbers and names hold no NUL");
         rustix::mount::mount(look.source, mountpoint, kind, flags(look.vfs_options), &*data)
     };
-    if let Some(claim) = look.claim {
+    if let Some(claim) = look.claim.filter(|_| has_good_block_mounts()) {
         // The kernel's default would be 512 bytes, which not every device has.
         let data = format!("{data},blksize={BLOCK_SIZE}");
-        claim.let_go();
-        match mount(BLOCK_FILE_SYSTEM_TYPE, &data) {
-            Ok(()) => return Ok(Some(device.into())),
-            // In a user namespace for one, or where mounted devices are not to be open for writing. The other way says what is wrong.
-            Err(_) => {
-                claim.take_again().map_err(|errno| refuse("mount", mountpoint, &errno.into()))?;
-            }
+        // Refused in a user namespace for one, or where mounted devices are not to be open for writing.
+        let handed_over = claim.hand_over(|| mount(BLOCK_FILE_SYSTEM_TYPE, &data));
+        if handed_over.map_err(|errno| refuse("mount", mountpoint, &errno.into()))? {
+            return Ok(Some(device.into()));
         }
     }
     match mount(FILE_SYSTEM_TYPE, &data) {
@@ -280,6 +277,16 @@ fn mount_directly(
         Err(Errno::PERM) => Ok(None),
         Err(errno) => Err(refuse("mount", mountpoint, &errno.into())),
     }
+}
+
+/// From this version of Linux on, sync(2) reaches the server of a block device's mount, and a server's thread is not made to wait for its own answer to a
+/// RELEASE there.
+const GOOD_BLOCK_MOUNTS: (u32, u32) = (6, 18);
+
+fn has_good_block_mounts() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= GOOD_BLOCK_MOUNTS
 }
 
 /// Has fusermount3 mount. It opens /dev/fuse itself and sends the descriptor through a socket, which it gets as its
@@ -365,19 +372,38 @@ pub(crate) fn refuse(action: &'static str, mountpoint: &Path, error: &io::Error)
 }
 
 fn unmount_through_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
-    let refuse = |why: String| MountError::Refused { action: "unmount", path: mountpoint.to_owned(), why };
     let mut command = Command::new("fusermount3");
-    command.arg(if lazy { "-uz" } else { "-u" }).arg("--").arg(mountpoint).env("LC_ALL", "C");
-    let output =
-        command.output().map_err(|error| refuse(format!("cannot run fusermount3: {}", words(&error))))?;
+    command.arg(if lazy { "-uz" } else { "-u" }).arg("--").arg(mountpoint);
+    let refuse = |why: String| MountError::Refused { action: "unmount", path: mountpoint.to_owned(), why };
+    let failed = |error| refuse(format!("cannot run fusermount3: {}", words(&error)));
+    run_unmount(&mut command, mountpoint).map_err(failed)?
+}
+
+/// Unmounts what this process serves, as [`unmount`] does. The kernel may wait for the answer to the last request (DESTROY); a thread that was killed
+/// with the process while it waited for that would wait for ever, and keep the connection from ending. So another process waits, if one can be started.
+pub(crate) fn unmount_own(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    let mut command = Command::new("umount");
+    // No helper of ours, and no look at the mount itself.
+    command.args(["-i", "-c"]).args(lazy.then_some("-l")).arg("--").arg(mountpoint);
+    match run_unmount(&mut command, mountpoint) {
+        Ok(done @ (Ok(()) | Err(MountError::Busy { .. }))) => done,
+        // Another umount may know fewer options, and who may open no files can start none.
+        _ => unmount(mountpoint, lazy),
+    }
+}
+
+/// Runs a program that unmounts. The outer error is that it cannot be run.
+fn run_unmount(command: &mut Command, mountpoint: &Path) -> io::Result<Result<(), MountError>> {
+    let output = command.env("LC_ALL", "C").stdin(Stdio::null()).output()?;
     if output.status.success() {
-        return Ok(());
+        return Ok(Ok(()));
     }
-    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    match words.contains("busy") {
-        true => Err(MountError::Busy { path: mountpoint.to_owned() }),
-        false => Err(refuse(words)),
-    }
+    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let path = mountpoint.to_owned();
+    Ok(Err(match why.contains("busy") {
+        true => MountError::Busy { path },
+        false => MountError::Refused { action: "unmount", path, why },
+    }))
 }
 
 /// A mounted PandoFS, as the kernel lists it.

@@ -7,6 +7,8 @@
 //! ends by itself, as in any file system on a disk, so there is nothing that a signal could cut short.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use pando_fs::operations::{AllocateMode, Attributes, FileType, SNAPSHOTS, WriteMode};
@@ -47,6 +49,8 @@ pub(crate) struct Server {
     interest: Option<Arc<Interest>>,
     durable: Durable,
     unmounted: Option<Unmounted>,
+    /// What that told.
+    is_over: Arc<AtomicBool>,
     /// Told of what is listed and read.
     pub(crate) files_ahead: Option<FilesAhead>,
 }
@@ -76,6 +80,7 @@ impl Server {
             interest,
             durable,
             unmounted,
+            is_over: Arc::default(),
             files_ahead: None,
         }
     }
@@ -136,10 +141,16 @@ impl Server {
     /// The last request of a mount of a block device: umount(2) ends when it is answered.
     fn unmounted(&self, reply: Reply) {
         let Some(unmounted) = self.unmounted.clone() else { return reply.send(Answer::Done) };
+        let is_over = self.is_over.clone();
         self.dispatcher.run_waiting(move || {
-            unmounted();
+            is_over.store(unmounted(), Relaxed);
             reply.send(Answer::Done);
         });
+    }
+
+    /// Whether the kernel has unmounted what is served, and nothing will be written any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Relaxed)
     }
 
     fn ioctl(&self, header: &Header, command: u32, argument: &Bytes, reply: Reply) {

@@ -56,7 +56,7 @@ impl Transport {
 }
 
 /// See [`MountOptions::unmounted`].
-pub type Unmounted = Arc<dyn Fn() + Send + Sync>;
+pub type Unmounted = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// How a file system is mounted.
 pub struct MountOptions {
@@ -66,7 +66,8 @@ pub struct MountOptions {
     /// the file system, and `unmounted` is called.
     pub claim: Option<Arc<Claim>>,
     /// What is to be done when the kernel has unmounted a block device: umount(2) ends, and others may claim the device, when this returns. It may wait
-    /// for the device. It is not called where a connection breaks, or is aborted.
+    /// for the device. It tells whether nothing will be written to the device any more; if something may be, or if this was not called, as where a
+    /// connection breaks or is aborted, the claim is taken back.
     pub unmounted: Option<Unmounted>,
     /// Options that the kernel keeps itself; later ones win.
     pub vfs_options: Vec<VfsOption>,
@@ -129,6 +130,7 @@ pub struct Session {
     /// If their threads may yield.
     yielding: Option<Yielding>,
     files_ahead: Option<PathBuf>,
+    claim: Option<Arc<Claim>>,
     report: Report,
 }
 
@@ -223,7 +225,8 @@ impl Session {
         let yielding = yields.then(Yielding::default);
         let (report, files_ahead) = (options.report.clone(), options.files_ahead.clone());
         let guard = UnmountGuard { unmounter, armed: true };
-        Ok(Self { guard, server, devices, rings, yielding, files_ahead, report })
+        let claim = options.claim.clone();
+        Ok(Self { guard, server, devices, rings, yielding, files_ahead, claim, report })
     }
 
     /// What unmounts it, also while it runs.
@@ -246,7 +249,7 @@ impl Session {
     ///
     /// An error means that the connection broke, or was aborted, while it was mounted; it is unmounted then.
     pub fn run(self) -> io::Result<()> {
-        let Self { mut server, devices, rings, yielding, files_ahead, report, mut guard } = self;
+        let Self { mut server, devices, rings, yielding, files_ahead, claim, report, mut guard } = self;
         if let Some(program) = files_ahead {
             // It only makes things faster.
             let Unmounter { mountpoint, device, .. } = &guard.unmounter;
@@ -254,6 +257,14 @@ impl Session {
         }
         let mut served = serve_all(&server, &devices, rings.as_ref(), yielding.as_ref(), &report);
         guard.armed = false;
+        // At once: the kernel's own claim goes, or has gone, with its mount.
+        if let Some(claim) = claim.filter(|_| !server.is_over())
+            && let Err(errno) = claim.take_back(|| devices[0].has_file_system())
+        {
+            report(&format!(
+                "the device takes no changes any more, since its claim could not be taken back: {errno}"
+            ));
+        }
         let unmounter = &guard.unmounter;
         if served.is_ok() && !unmounter.is_unmounted_soon() {
             let why = "it was aborted by an unmount that failed, since the mount was in use";
@@ -393,7 +404,7 @@ impl Unmounter {
     /// Unmounts it wherever it is mounted; false if it was nowhere. Nothing else is touched. `lazy` lets its users
     /// finish; without it a mount in use is [`MountError::Busy`]. The first error is returned when the other places are done.
     pub fn unmount(&self, lazy: bool) -> Result<bool, MountError> {
-        self.unmount_with(&|mountpoint| mount_point::unmount(mountpoint, lazy))
+        self.unmount_with(&|mountpoint| mount_point::unmount_own(mountpoint, lazy))
     }
 
     /// The same where nobody serves requests (any more).

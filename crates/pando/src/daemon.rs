@@ -66,7 +66,7 @@ pub fn serve(service: Service) -> Result<()> {
     stop_on_panic(move |sentence| of_panics.error(sentence));
     let (fs, claim) = open(&service)?;
     let mounts = Arc::new(SnapshotMounts::default());
-    let session = mount(&service, fs.clone(), claim.clone(), mounts.clone(), log.clone())?;
+    let session = mount(&service, fs.clone(), claim, mounts.clone(), log.clone())?;
     let unmounter = session.unmounter();
     let answerer = Arc::new(Answerer {
         volume: service.volume.clone(),
@@ -87,11 +87,6 @@ pub fn serve(service: Service) -> Result<()> {
     let served = session.run();
     if let Some(control) = &control {
         control.hide();
-    }
-    // What goes on with the volume: the kernel's own claim, if it had one, goes with its mount. If others are faster, or the kernel keeps a dead mount
-    // that somebody uses, it stays with them.
-    if let Some(claim) = claim.filter(|_| !fs.engine().is_closed()) {
-        let _ = claim.take_again();
     }
     let ended = answerer.mounts.wait_for_end();
     let closed = close(fs);
@@ -128,13 +123,10 @@ fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>)> {
     let volume = service.volume.display();
     let settings = &service.settings;
     let read_only = settings.is_read_only();
-    let access = if read_only { Access::ReadOnly } else { Access::Exclusive };
-    let opened = match FileDevice::open(&service.volume, access) {
-        // The kernel keeps the claim of a mount of a block device when its daemon is killed.
-        Err(DeviceError::InUse { .. }) if mounts::take_away_dead(&service.volume) => {
-            FileDevice::open(&service.volume, access)
-        }
-        opened => opened,
+    let opened = match read_only {
+        true => FileDevice::open(&service.volume, Access::ReadOnly),
+        // The kernel keeps the claim of a mount whose daemon was killed.
+        false => FileDevice::open_claimed(&service.volume, || mounts::take_away_dead(&service.volume)),
     };
     let device = opened.map_err(|error| {
         // Whoever has it is most likely a mount, and its mount point is what the user wants to know.
@@ -331,7 +323,8 @@ fn stop_on_signals(unmounter: Unmounter, answerer: Arc<Answerer>, log: Arc<Log>)
         let mut asked = false;
         for _ in signals.forever() {
             if asked {
-                if let Some(Err(error)) = answerer.fs.upgrade().map(|fs| fs.sync()) {
+                let left = answerer.fs.upgrade().filter(|fs| !fs.engine().is_closed());
+                if let Some(Err(error)) = left.map(|fs| fs.sync()) {
                     log.error(&format!("cannot make the last changes durable: {error}"));
                 }
                 std::process::exit(1);
@@ -392,13 +385,15 @@ fn detach(log: Arc<Log>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The kernel has unmounted the volume, and umount(2) waits for this to return. What fails comes up again when the volume is closed.
-fn unmounted(fs: &FileSystem, mounts: &SnapshotMounts) {
+/// The kernel has unmounted the volume, and umount(2) waits for this to return. Tells whether the volume is closed. What fails comes up again when it is
+/// to be closed once more.
+fn unmounted(fs: &FileSystem, mounts: &SnapshotMounts) -> bool {
     // With a snapshot of it mounted the volume goes on.
     let _ = match mounts.close_if_none() {
         true => fs.close(),
         false => fs.engine().checkpoint().map_err(Into::into),
     };
+    fs.engine().is_closed()
 }
 
 /// Closes the volume; when it returns, nobody holds it any more.

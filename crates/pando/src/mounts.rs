@@ -9,8 +9,7 @@ use std::path::Path;
 
 use pando_device::loops;
 use pando_fuse::mount_point::{MountEntry, mounted, mounted_of_any_type, unmount_by_force};
-
-use crate::control::{self, Connection};
+use rustix::io::Errno;
 
 /// The mount of the PandoFS volume at `volume`, if there is one.
 pub fn of_volume(volume: &Path) -> Option<MountEntry> {
@@ -18,17 +17,17 @@ pub fn of_volume(volume: &Path) -> Option<MountEntry> {
     mounted().ok()?.into_iter().rfind(|mount| mount.source == volume)
 }
 
-/// Takes away the mounts of a block device whose daemon has been killed; false if there are none. The kernel's claim on the device goes with them.
+/// Takes away the dead mounts of a block device, on which the kernel's claim goes with the last of them; false if there are none. For who has locked the
+/// volume: then no daemon serves it, and who is asked whether it is dead does not hang.
 pub fn take_away_dead(volume: &Path) -> bool {
     let Ok(number) = volume.metadata().map(|metadata| metadata.rdev()) else { return false };
     let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let is_dead = |mountpoint: &Path| {
+        mountpoint.metadata().is_err_and(|error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
+    };
     let mut mounted = mounted().unwrap_or_default();
-    mounted.retain(|mount| mount.device == number);
-    let is_dead = || Connection::open(&number).is_err_and(|error| control::is_dead(&number, &error));
-    if mounted.is_empty() || !is_dead() {
-        return false;
-    }
-    // By force, since nobody would answer. The topmost first.
+    mounted.retain(|mount| mount.device == number && is_dead(&mount.mountpoint));
+    // The topmost first.
     mounted.iter().rev().filter(|mount| unmount_by_force(&mount.mountpoint, true).is_ok()).count() > 0
 }
 

@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::Args;
@@ -112,11 +113,16 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
         }
         Ok((daemon, has_heard))
     });
-    mount_point::unmount(&entry.mountpoint, lazy).map_err(|error| Failure::new(error.to_string()))?;
+    let volume = entry.source.display();
+    // The kernel has a block device closed before its unmount ends.
+    let said = waiting.as_ref().map_or("the daemon".to_owned(), |(daemon, _)| shown_daemon(daemon));
+    let unmounting = complain_later(format!("waiting for {said} to close {volume}"));
+    let unmounted = mount_point::unmount(&entry.mountpoint, lazy);
+    drop(unmounting);
+    unmounted.map_err(|error| Failure::new(error.to_string()))?;
     if let Some(elsewhere) = mounts_of(&entry).pop() {
         return Ok(Unmounted::Elsewhere(elsewhere));
     }
-    let volume = entry.source.display();
     let (mut daemon, mut has_heard) = match waiting {
         Ok(waiting) => waiting,
         Err(error) if control::is_dead(&entry.device, &error) => {
@@ -164,6 +170,18 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
             "{shown} is unmounted, but {error}; what was not synced is recovered from the log at the next mount"
         ))),
     }
+}
+
+/// Says so after a while, unless what is returned is dropped before.
+fn complain_later(sentence: String) -> mpsc::Sender<()> {
+    let (done, is_done) = mpsc::channel();
+    // Who can start no thread is told nothing.
+    let _ = std::thread::Builder::new().spawn(move || {
+        if is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            complain(sentence);
+        }
+    });
+    done
 }
 
 /// What the daemon says of itself. It may hang: if it says nothing for long, the user is told.

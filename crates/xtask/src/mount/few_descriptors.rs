@@ -111,7 +111,7 @@ fn serve(context: &Context, volume: &Volume, daemon: &mut Child) -> Result<Becam
     eprintln!("{said}");
     let status = at("cannot wait for the daemon of", root, daemon.wait())?;
     match (is_refused, status.success()) {
-        (true, false) if said.contains("too many open files") => Ok(Became::Refused),
+        (true, false) if said.to_lowercase().contains("too many open files") => Ok(Became::Refused),
         (false, true) if said.contains(WITHOUT_RINGS) => Ok(Became::ServedWithoutRings),
         (false, true) => Ok(Became::Served),
         _ => Err(Failure::Wrong(format!("the daemon ended with {status} and said: {said}"))),

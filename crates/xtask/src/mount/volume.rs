@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
+
 use super::tool::{self, at};
 use super::{Context, Failure};
 
@@ -170,7 +172,7 @@ impl Volume {
         self.await_end(&mut daemon)
     }
 
-    /// The same with umount(8) alone, which does not wait for the daemon.
+    /// The same with umount(8) alone, which waits for the daemon of a block device only.
     pub fn umount_by_system(&mut self) -> Result<(), Failure> {
         tool::run(Command::new("umount").arg("-i").arg(&self.root))?;
         self.await_daemon(true)
@@ -212,6 +214,13 @@ impl Volume {
         at("cannot kill the daemon of", &self.image, daemon.kill())?;
         at("cannot wait for the daemon of", &self.image, daemon.wait())?;
         Ok(())
+    }
+
+    /// Sends a signal to the daemon.
+    pub fn signal(&self, signal: Signal) -> Result<(), Failure> {
+        let pid = Pid::from_child(self.daemon.as_ref().expect("it is mounted"));
+        let sent = rustix::process::kill_process(pid, signal);
+        at("cannot send a signal to the daemon of", &self.image, sent.map_err(Into::into))
     }
 
     /// Verifies every reachable byte of the unmounted volume.
