@@ -8,6 +8,7 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -15,25 +16,39 @@ use rustix::io::Errno;
 
 use crate::file::while_busy;
 
+/// So long a kernel may take apart what it has cached of a mount, and then let go of the device.
+const END_TIME_MAX: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
 /// See the module.
-#[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
     /// Which device it is, whatever its name may come to stand for.
     number: u64,
-    /// None while a mount has it, and when it is lost.
-    held: Mutex<Option<OwnedFd>>,
-    /// Whether writes have to ask: it is being taken back, or lost.
+    state: Mutex<State>,
+    /// Whether writes have to ask: who had it is to give it back, or it is lost.
     is_doubtful: AtomicBool,
-    is_lost: AtomicBool,
+}
+
+/// Whether the kernel still has a mount that took the claim over.
+type IsMounted = Box<dyn Fn() -> bool + Send>;
+
+enum State {
+    Held {
+        _file: OwnedFd,
+    },
+    /// A mount has it, or nobody any more.
+    LetGo,
+    /// The mount has ended, or will.
+    ToComeBack(IsMounted),
+    Lost(Errno),
 }
 
 impl Claim {
     /// That on the device of this name and number, if nobody has it.
     pub(crate) fn take(path: &Path, number: u64) -> Result<Self, Errno> {
-        let held = Mutex::new(Some(open(path, number)?));
-        let (is_doubtful, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { path: path.to_owned(), number, held, is_doubtful, is_lost })
+        let state = Mutex::new(State::Held { _file: open(path, number)? });
+        Ok(Self { path: path.to_owned(), number, state, is_doubtful: AtomicBool::new(false) })
     }
 
     /// Lets go of it for a mount that takes it over. If that is refused, it is taken again, and this is false.
@@ -45,42 +60,58 @@ impl Claim {
         if while_busy(mount).is_ok() {
             return Ok(true);
         }
-        self.take_back(|| false).map(|()| false)
+        self.comes_back(|| false);
+        self.check().map(|()| false)
     }
 
-    /// Takes it back from a mount that has ended; nothing if it was not handed over. Writes to the device wait meanwhile. `is_mounted` tells whether
-    /// the kernel still has the mount, dead: then the claim stays with that.
+    /// Is to be said when the mount that took it over has ended, or will: from now on each write takes the claim back, or waits until it can be taken.
+    /// `is_mounted` tells whether the kernel still has the mount; as long as it has, that keeps the claim, and writes go on.
+    pub fn comes_back(&self, is_mounted: impl Fn() -> bool + Send + 'static) {
+        let mut state = self.state.lock();
+        if matches!(*state, State::LetGo) {
+            self.is_doubtful.store(true, Ordering::SeqCst);
+            *state = State::ToComeBack(Box::new(is_mounted));
+        }
+    }
+
+    /// What each write asks.
     ///
     /// # Errors
-    /// EBUSY if somebody else has it, else what open(2) said. It is lost then.
-    pub fn take_back(&self, is_mounted: impl Fn() -> bool) -> Result<(), Errno> {
-        let mut held = self.held.lock();
-        if held.is_some() {
-            return Ok(());
+    /// EBUSY if somebody else has it, else what open(2) said. It is lost then: nothing is written any more.
+    pub fn check(&self) -> Result<(), Errno> {
+        match self.is_doubtful.load(Ordering::SeqCst) {
+            false => Ok(()),
+            true => self.settle(&mut self.state.lock()),
         }
-        self.is_doubtful.store(true, Ordering::SeqCst);
-        let taken = while_busy(|| match open(&self.path, self.number) {
-            Err(Errno::BUSY) if is_mounted() => Ok(None),
-            taken => taken.map(Some),
-        });
-        let taken = taken.inspect_err(|_| self.is_lost.store(true, Ordering::SeqCst))?;
-        *held = taken;
-        self.is_doubtful.store(false, Ordering::SeqCst);
-        Ok(())
     }
 
     /// Lets go of it for good, or for a mount. The device stays open.
     pub(crate) fn let_go(&self) {
-        *self.held.lock() = None;
+        *self.state.lock() = State::LetGo;
     }
 
-    /// False if the device is somebody else's. Waits until that is known.
-    pub(crate) fn lets_write(&self) -> bool {
-        if !self.is_doubtful.load(Ordering::SeqCst) {
-            return true;
+    fn settle(&self, state: &mut State) -> Result<(), Errno> {
+        let begin = Instant::now();
+        loop {
+            let is_mounted = match state {
+                State::Held { .. } | State::LetGo => return Ok(()),
+                State::Lost(errno) => return Err(*errno),
+                State::ToComeBack(is_mounted) => is_mounted,
+            };
+            let errno = match open(&self.path, self.number) {
+                Ok(_file) => {
+                    *state = State::Held { _file };
+                    self.is_doubtful.store(false, Ordering::SeqCst);
+                    return Ok(());
+                }
+                Err(Errno::BUSY) if is_mounted() => return Ok(()),
+                Err(errno) => errno,
+            };
+            if begin.elapsed() > END_TIME_MAX {
+                *state = State::Lost(errno);
+            }
+            std::thread::sleep(LOOK_AGAIN);
         }
-        drop(self.held.lock());
-        !self.is_lost.load(Ordering::SeqCst)
     }
 }
 

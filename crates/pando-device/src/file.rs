@@ -250,10 +250,8 @@ impl FileDevice {
 
     /// Refuses to change a device that has become somebody else's.
     fn check_claim(&self) -> Result<(), DeviceError> {
-        match self.claim.as_ref().is_none_or(|claim| claim.lets_write()) {
-            true => Ok(()),
-            false => Err(open_error(&self.path, Errno::BUSY)),
-        }
+        let checked = self.claim.as_ref().map_or(Ok(()), |claim| claim.check());
+        checked.map_err(|code| open_error(&self.path, code))
     }
 
     fn write_and(&self, batch: &[WriteRequest], work: Option<&mut dyn FnMut()>) -> Result<(), DeviceError> {

@@ -12,6 +12,7 @@ use std::io::{self, IoSliceMut, Read, Seek};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -380,16 +381,16 @@ fn unmount_through_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountErro
 }
 
 /// Unmounts what this process serves, as [`unmount`] does. The kernel may wait for the answer to the last request (DESTROY); a thread that was killed
-/// with the process while it waited for that would wait for ever, and keep the connection from ending. So another process waits, if one can be started.
+/// with the process while it waited for that would wait for ever, and keep the connection from ending. So another process waits, which may not be
+/// had. For who is not root there is no such request.
 pub(crate) fn unmount_own(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
-    let mut command = Command::new("umount");
-    // No helper of ours, and no look at the mount itself.
-    command.args(["-i", "-c"]).args(lazy.then_some("-l")).arg("--").arg(mountpoint);
-    match run_unmount(&mut command, mountpoint) {
-        Ok(done @ (Ok(()) | Err(MountError::Busy { .. }))) => done,
-        // Another umount may know fewer options, and who may open no files can start none.
-        _ => unmount(mountpoint, lazy),
+    if !rustix::process::geteuid().is_root() {
+        return unmount(mountpoint, lazy);
     }
+    let mut command = Command::new("umount");
+    // No helper of ours, and no look at the mount itself. What a terminal sends to the daemon is not for it.
+    command.args(["-i", "-c"]).args(lazy.then_some("-l")).arg("--").arg(mountpoint).process_group(0);
+    run_unmount(&mut command, mountpoint).map_err(|error| refuse("unmount", mountpoint, &error))?
 }
 
 /// Runs a program that unmounts. The outer error is that it cannot be run.
@@ -400,7 +401,7 @@ fn run_unmount(command: &mut Command, mountpoint: &Path) -> io::Result<Result<()
     }
     let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let path = mountpoint.to_owned();
-    Ok(Err(match why.contains("busy") {
+    Ok(Err(match why.replace(&*path.to_string_lossy(), "").contains("busy") {
         true => MountError::Busy { path },
         false => MountError::Refused { action: "unmount", path, why },
     }))

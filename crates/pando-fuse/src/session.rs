@@ -257,13 +257,11 @@ impl Session {
         }
         let mut served = serve_all(&server, &devices, rings.as_ref(), yielding.as_ref(), &report);
         guard.armed = false;
-        // At once: the kernel's own claim goes, or has gone, with its mount.
-        if let Some(claim) = claim.filter(|_| !server.is_over())
-            && let Err(errno) = claim.take_back(|| devices[0].has_file_system())
-        {
-            report(&format!(
-                "the device takes no changes any more, since its claim could not be taken back: {errno}"
-            ));
+        // At once, as the kernel's own claim may have gone with its mount.
+        let claim = claim.filter(|_| !server.is_over());
+        if let Some(claim) = &claim {
+            let device = devices[0].clone();
+            claim.comes_back(move || device.has_file_system());
         }
         let unmounter = &guard.unmounter;
         if served.is_ok() && !unmounter.is_unmounted_soon() {
@@ -275,6 +273,11 @@ impl Session {
             && let Err(error) = unmounter.unmount_unserved()
         {
             report(&error.to_string());
+        }
+        if let Some(Err(errno)) = claim.map(|claim| claim.check()) {
+            report(&format!(
+                "the device takes no changes any more, since its claim could not be taken back: {errno}"
+            ));
         }
         // What is still on the pool is answered first.
         drop(server);
@@ -377,7 +380,7 @@ impl Unmounter {
 
     /// Where it is mounted now, as far as this process sees, in the order of mounting.
     pub fn mountpoints(&self) -> io::Result<Vec<PathBuf>> {
-        if !self.connection.upgrade().is_some_and(|device| device.has_file_system()) {
+        if !self.is_alive() {
             return Ok(Vec::new());
         }
         let mut mounted = self.table.mounted()?;
@@ -388,6 +391,11 @@ impl Unmounter {
     /// True if it is still mounted somewhere, as far as this process sees, or may be.
     pub fn is_mounted(&self) -> bool {
         self.mountpoints().map_or(true, |mountpoints| !mountpoints.is_empty())
+    }
+
+    /// True as long as the kernel has it: it is mounted, in whatever mount namespace, or somebody uses it who did when it was.
+    pub fn is_alive(&self) -> bool {
+        self.connection.upgrade().is_some_and(|device| device.has_file_system())
     }
 
     /// Whether it is mounted nowhere, or will be before long. Who unmounts by force has the connection aborted first: it ends before the
@@ -404,7 +412,12 @@ impl Unmounter {
     /// Unmounts it wherever it is mounted; false if it was nowhere. Nothing else is touched. `lazy` lets its users
     /// finish; without it a mount in use is [`MountError::Busy`]. The first error is returned when the other places are done.
     pub fn unmount(&self, lazy: bool) -> Result<bool, MountError> {
-        self.unmount_with(&|mountpoint| mount_point::unmount_own(mountpoint, lazy))
+        let by_another = self.unmount_with(&|mountpoint| mount_point::unmount_own(mountpoint, lazy));
+        match by_another {
+            done @ (Ok(_) | Err(MountError::Busy { .. })) => done,
+            // Another umount may know fewer options, and who may open no files can start none.
+            Err(_) => self.unmount_with(&|mountpoint| mount_point::unmount(mountpoint, lazy)),
+        }
     }
 
     /// The same where nobody serves requests (any more).

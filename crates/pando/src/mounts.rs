@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use pando_device::loops;
-use pando_fuse::mount_point::{MountEntry, mounted, mounted_of_any_type, unmount_by_force};
+use pando_fuse::mount_point::{MountEntry, mounted, mounted_at, mounted_of_any_type, unmount_by_force};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 
 /// The mount of the PandoFS volume at `volume`, if there is one.
@@ -22,13 +23,20 @@ pub fn of_volume(volume: &Path) -> Option<MountEntry> {
 pub fn take_away_dead(volume: &Path) -> bool {
     let Ok(number) = volume.metadata().map(|metadata| metadata.rdev()) else { return false };
     let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    // Asked anew: the kernel knows the attributes of a root, whoever serves it.
     let is_dead = |mountpoint: &Path| {
-        mountpoint.metadata().is_err_and(|error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
+        let status = statx(CWD, mountpoint, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+        status.is_err_and(|errno| errno == Errno::NOTCONN)
     };
-    let mut mounted = mounted().unwrap_or_default();
-    mounted.retain(|mount| mount.device == number && is_dead(&mount.mountpoint));
-    // The topmost first.
-    mounted.iter().rev().filter(|mount| unmount_by_force(&mount.mountpoint, true).is_ok()).count() > 0
+    let mut taken_away = false;
+    // The topmost first. Something else may be mounted over one.
+    for mount in mounted().unwrap_or_default().iter().rev().filter(|mount| mount.device == number) {
+        let is_on_top = mounted_at(&mount.mountpoint).is_ok_and(|top| top.as_ref() == Some(mount));
+        if is_on_top && is_dead(&mount.mountpoint) {
+            taken_away |= unmount_by_force(&mount.mountpoint, true).is_ok();
+        }
+    }
+    taken_away
 }
 
 /// Whether a mount is that of a volume, or of a snapshot of it.

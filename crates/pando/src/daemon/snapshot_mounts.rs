@@ -6,6 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use pando_fs::{Error, FileSystem, SnapshotFiles};
 use pando_fuse::{Session, Unmounter};
@@ -19,6 +20,9 @@ use crate::failure::io_text;
 use crate::mount_options::MountSettings;
 use crate::output::shown;
 use crate::snapshots::mount_source;
+
+/// For so long one may end that the kernel has let go of.
+const ENDING_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The list; see the module.
 #[derive(Default)]
@@ -65,11 +69,27 @@ impl SnapshotMounts {
         }
     }
 
-    /// Lets no more come if there are none; tells whether it is so.
+    /// Lets no more come if there are none, or none but some that the kernel has let go of and that end within a moment; tells whether it is so.
     pub fn close_if_none(&self) -> bool {
-        let mut state = self.lock();
-        state.closing |= state.running == 0;
-        state.closing
+        let end = Instant::now() + ENDING_TIME_MAX;
+        loop {
+            let (unmounters, running) = {
+                let state = self.lock();
+                (state.unmounters.clone(), state.running)
+            };
+            let is_any_alive =
+                unmounters.len() < running || unmounters.iter().any(|(_, unmounter)| unmounter.is_alive());
+            let mut state = self.lock();
+            if state.running == 0 {
+                state.closing = true;
+                return true;
+            }
+            let rest = end.saturating_duration_since(Instant::now());
+            if is_any_alive || rest.is_zero() {
+                return false;
+            }
+            let _ = self.changed.wait_timeout(state, rest);
+        }
     }
 
     /// Waits until all have ended, and lets no more come. The volume is closed next; tell these.

@@ -2,15 +2,15 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::tool::{self, at};
-use super::volume::{Kind, Volume};
+use super::volume::{self, Kind, Volume};
 use super::{Context, Failure, Outcome};
 
 const VOLUME_BYTES: u64 = 256 << 20;
@@ -18,9 +18,6 @@ const VOLUME_BYTES: u64 = 256 << 20;
 /// Longer than a test takes: what is durable became so by being asked for. And the helper that reads files ahead has a mount of its own while it starts and
 /// works: an unmount that comes then ends before the last mount does.
 const OPTIONS: [&str; 2] = ["-o", "commit=3600,checkpoint=3600,without=files_ahead"];
-
-/// From this version on volumes on block devices are mounted as such.
-const SINCE: (u32, u32) = (6, 18);
 
 /// How others claim a device, mkfs for one.
 const CLAIM: OFlags = OFlags::RDONLY.union(OFlags::EXCL).union(OFlags::CLOEXEC);
@@ -33,7 +30,7 @@ pub fn run(context: &Context) -> Outcome {
     if context.kind != Kind::Pando {
         return Err(Failure::Skipped("is about PandoFS alone".to_owned()));
     }
-    if !has_block_mounts() {
+    if !volume::has_block_mounts() {
         return Err(Failure::Skipped("needs Linux 6.18".to_owned()));
     }
     let mut volume = Volume::create_on_loop_device(context, VOLUME_BYTES, &OPTIONS)?;
@@ -71,6 +68,10 @@ fn unmount_closes(context: &Context, volume: &mut Volume) -> Outcome {
 /// The kernel keeps the claim of a mount whose daemon was killed; the next mount of the volume takes it away, wherever that was.
 fn dead_mount_goes(context: &Context, volume: &mut Volume) -> Outcome {
     tool::sync(&volume.root)?;
+    // The kernel has the attributes of the root afterwards.
+    for _ in 0..2 {
+        at("cannot stat", &volume.root, fs::metadata(&volume.root))?;
+    }
     volume.kill_alone()?;
     expect(claim(volume)? == Err(Errno::BUSY), "the kernel keeps the device of a dead mount")?;
     let elsewhere = Path::new("/mnt/elsewhere");
@@ -105,8 +106,11 @@ fn snapshot_keeps_it(context: &Context, volume: &mut Volume) -> Outcome {
     tool::create_directory(place)?;
     context
         .run("pando", ["snapshot".as_ref(), "create".as_ref(), volume.root.as_os_str(), "kept".as_ref()])?;
-    let arguments = ["mount", "-o", "snapshot=kept"].map(AsRef::as_ref);
-    context.run("pando", arguments.into_iter().chain([image.as_os_str(), place.as_os_str()]))?;
+    let mount_snapshot = || {
+        let arguments = ["mount", "-o", "snapshot=kept"].map(AsRef::as_ref);
+        context.run("pando", arguments.into_iter().chain([image.as_os_str(), place.as_os_str()]))
+    };
+    mount_snapshot()?;
     write(&volume.root.join("later"), b"later")?;
     tool::run(Command::new("umount").arg("-i").arg(&volume.root))?;
     tool::until("the daemon has the device", || Ok(claim(volume)? == Err(Errno::BUSY)))?;
@@ -116,7 +120,15 @@ fn snapshot_keeps_it(context: &Context, volume: &mut Volume) -> Outcome {
     volume.await_daemon(true)?;
     expect(claim(volume)? == Ok(()), "the device is free when all is unmounted")?;
     volume.mount()?;
-    expect(fs::metadata(volume.root.join("later")).is_ok(), "what was written last is there")
+    expect(fs::metadata(volume.root.join("later")).is_ok(), "what was written last is there")?;
+    // One that was unmounted right before keeps nothing, though the daemon may still be about to end it.
+    mount_snapshot()?;
+    for root in [place, &volume.root] {
+        tool::run(Command::new("umount").arg("-i").arg(root))?;
+    }
+    expect(claim(volume)? == Ok(()), "the device is free when both are unmounted")?;
+    volume.await_daemon(true)?;
+    volume.mount()
 }
 
 /// A daemon that comes to know late that it was unmounted by force finds the device claimed by somebody else.
@@ -138,11 +150,12 @@ fn nothing_is_written_to_what_others_have(volume: &mut Volume) -> Outcome {
 /// A daemon that is told to end unmounts, and is killed while the kernel waits for its last checkpoint. It must end all the same: a thread of it that
 /// waited for the kernel would keep the connection, and with it the kernel would wait for the thread.
 fn killed_while_it_unmounts(context: &Context) -> Outcome {
-    let host = Frozen::new(context)?;
+    // On a device that stands still when it is told to, and that goes with the processes of a test.
+    let host = Volume::create_named(context, "host", 3 * VOLUME_BYTES, &[])?;
     let inside = Context { work: host.root.clone(), ..context.clone() };
     let mut volume = Volume::create_on_loop_device(&inside, VOLUME_BYTES, &OPTIONS)?;
     write(&volume.root.join("large"), &vec![b'x'; 16 << 20])?;
-    host.run("-f")?;
+    host.signal(Signal::STOP)?;
     volume.signal(Signal::TERM)?;
     tool::until("it is unmounted, but for the last checkpoint", || {
         let mounts = at("cannot read", Path::new("/proc/mounts"), fs::read_to_string("/proc/mounts"))?;
@@ -150,40 +163,12 @@ fn killed_while_it_unmounts(context: &Context) -> Outcome {
     })?;
     expect(claim(&volume)? == Err(Errno::BUSY), "the kernel still has the device")?;
     volume.signal(Signal::KILL)?;
-    host.run("-u")?;
+    host.signal(Signal::CONT)?;
     volume.await_daemon(false)?;
     tool::until("the device is free", || Ok(claim(&volume)? == Ok(())))?;
     volume.mount()?;
-    volume.finish()
-}
-
-/// An ext4 that stands still when it is told to, and with it what lies on a file in it.
-struct Frozen {
-    root: PathBuf,
-}
-
-impl Frozen {
-    fn new(context: &Context) -> Result<Self, Failure> {
-        let (image, root) = (context.work.join("host.img"), PathBuf::from("/mnt/host"));
-        let file = at("cannot create", &image, File::create(&image))?;
-        at("cannot resize", &image, file.set_len(2 * VOLUME_BYTES))?;
-        context.run("mkfs.ext4", ["-q".as_ref(), image.as_os_str()])?;
-        tool::create_directory(&root)?;
-        tool::run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&root))?;
-        Ok(Self { root })
-    }
-
-    /// `-f` stops it, `-u` lets it go on.
-    fn run(&self, option: &str) -> Outcome {
-        tool::run(Command::new("fsfreeze").arg(option).arg(&self.root))
-    }
-}
-
-impl Drop for Frozen {
-    /// Whatever has failed: nothing that uses it could be ended.
-    fn drop(&mut self) {
-        let _ = Command::new("fsfreeze").arg("-u").arg(&self.root).stderr(Stdio::null()).status();
-    }
+    volume.finish()?;
+    host.finish()
 }
 
 /// What sync(2) and syncfs(2) made durable outlives the daemon.
@@ -214,12 +199,6 @@ fn sync_makes_durable(volume: &mut Volume, name: &str, system_wide: bool) -> Res
     volume.mount()?;
     expect(volume.root.join(name).exists(), &format!("{name} was made durable"))?;
     Ok(unsynced.exists())
-}
-
-fn has_block_mounts() -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= SINCE
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Outcome {

@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use super::tool;
 use super::{Context, Failure, Outcome};
+use super::{tool, volume};
 
 /// What the scripts share: sh -e does not mind a failure behind `!`, so what must be refused has a function of its own.
 const FUNCTIONS: &str = r#"
@@ -161,7 +161,9 @@ pub fn run(context: &Context) -> Outcome {
     run(INSTALLED)?;
     run(FSTAB)?;
     run(REMOUNT)?;
-    run(BLOCK_DEVICE)?;
+    if volume::has_block_mounts() {
+        run(BLOCK_DEVICE)?;
+    }
     match context.find("fusermount3") {
         Some(_) => run(AS_A_USER),
         None => Err(Failure::Skipped("the part as an ordinary user needs fusermount3".to_owned())),

@@ -27,6 +27,16 @@ pub fn mount_scratch() -> Result<(), Failure> {
     tool::run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "scratch", SCRATCH]))
 }
 
+/// From this version on volumes on block devices are mounted as such.
+const BLOCK_MOUNTS_SINCE: (u32, u32) = (6, 18);
+
+/// Whether the kernel is of that version.
+pub fn has_block_mounts() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= BLOCK_MOUNTS_SINCE
+}
+
 /// The file system under test. ext4 is there to see whether a test or PandoFS is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
