@@ -23,7 +23,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 const ABOUT: &str = "\
 Unmounts a volume and returns when its last checkpoint is on the device, so that the device can be taken away. If the \
 volume is mounted elsewhere in this mount namespace, as by mount --bind, it goes on, and you are told. A plain umount \
-works as well; without the helper that `make install` puts in place it waits for volumes on block devices alone.";
+works as well: with the helper that `make install` puts in place it waits, too.";
 
 const EXAMPLES: &str = "\
 Examples:
