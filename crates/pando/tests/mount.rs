@@ -126,7 +126,20 @@ impl Place {
         if ends {
             wait_for(&process);
         }
+        // One of its threads takes the signal and stops the others, which serve meanwhile.
+        let started = Instant::now();
+        while signal == Signal::STOP && !is_stopped(daemon) {
+            assert!(started.elapsed() < TIME_OUT, "the daemon does not stop");
+            std::thread::yield_now();
+        }
     }
+}
+
+fn is_stopped(process: Pid) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_pid())).unwrap().map(Result::unwrap);
+    let mut states = tasks.map(|task| fs::read_to_string(task.path().join("stat")).unwrap_or_default());
+    // Behind the name, which may hold anything.
+    states.all(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T')))
 }
 
 /// Waits for the end of a daemon, or for what it says.

@@ -226,11 +226,24 @@ impl Volume {
         Ok(())
     }
 
-    /// Sends a signal to the daemon.
+    /// Sends a signal to the daemon, and if that stops it, waits until it has.
     pub fn signal(&self, signal: Signal) -> Result<(), Failure> {
         let pid = Pid::from_child(self.daemon.as_ref().expect("it is mounted"));
         let sent = rustix::process::kill_process(pid, signal);
-        at("cannot send a signal to the daemon of", &self.image, sent.map_err(Into::into))
+        at("cannot send a signal to the daemon of", &self.image, sent.map_err(Into::into))?;
+        if signal != Signal::STOP {
+            return Ok(());
+        }
+        // One of its threads takes the signal and stops the others, which serve meanwhile.
+        tool::until("the daemon stands still", || {
+            for task in self.threads("")? {
+                let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+                if stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('T')) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
     }
 
     /// Verifies every reachable byte of the unmounted volume.
