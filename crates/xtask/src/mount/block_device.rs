@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -18,6 +19,10 @@ const VOLUME_BYTES: u64 = 256 << 20;
 /// Longer than a test takes: what is durable became so by being asked for. And the helper that reads files ahead has a mount of its own while it starts and
 /// works: an unmount that comes then ends before the last mount does.
 const OPTIONS: [&str; 2] = ["-o", "commit=3600,checkpoint=3600,without=files_ahead"];
+
+/// Longer than the helper holds on to a mount without work. On a busy machine it may come late to letting go.
+const HELPER_RESTS: Duration = Duration::from_millis(500);
+const HELPER_TRIES: usize = 10;
 
 /// How others claim a device, mkfs for one.
 const CLAIM: OFlags = OFlags::RDONLY.union(OFlags::EXCL).union(OFlags::CLOEXEC);
@@ -43,6 +48,7 @@ pub fn run(context: &Context) -> Outcome {
     snapshot_keeps_it(context, &mut volume)?;
     nothing_is_written_to_what_others_have(&mut volume)?;
     sync_reaches_it(&mut volume)?;
+    helper_lets_go(&mut volume)?;
     volume.finish()?;
     killed_while_it_unmounts(context)
 }
@@ -156,6 +162,21 @@ fn killed_while_it_unmounts(context: &Context) -> Outcome {
     let mut volume = Volume::create_on_loop_device(&inside, VOLUME_BYTES, &OPTIONS)?;
     write(&volume.root.join("large"), &vec![b'x'; 16 << 20])?;
     host.signal(Signal::STOP)?;
+    let mut unmounting = Command::new("umount");
+    let unmounting = unmounting.arg("-i").arg(&volume.root).spawn();
+    let mut unmounting = at("cannot start umount for", &volume.root, unmounting)?;
+    std::thread::sleep(Duration::from_millis(500));
+    let ended = at("cannot wait for umount of", &volume.root, unmounting.try_wait())?;
+    let has_device = claim(&volume)?;
+    host.signal(Signal::CONT)?;
+    expect(ended.is_none() && has_device == Err(Errno::BUSY), "umount(2) waits for the last checkpoint")?;
+    let ended = at("cannot wait for umount of", &volume.root, unmounting.wait())?;
+    expect(ended.success() && claim(&volume)? == Ok(()), "the device is free when umount(2) returns")?;
+    volume.await_daemon(true)?;
+    volume.mount()?;
+
+    write(&volume.root.join("large"), &vec![b'z'; 16 << 20])?;
+    host.signal(Signal::STOP)?;
     volume.signal(Signal::TERM)?;
     tool::until("it is unmounted, but for the last checkpoint", || {
         let mounts = at("cannot read", Path::new("/proc/mounts"), fs::read_to_string("/proc/mounts"))?;
@@ -199,6 +220,28 @@ fn sync_makes_durable(volume: &mut Volume, name: &str, system_wide: bool) -> Res
     volume.mount()?;
     expect(volume.root.join(name).exists(), &format!("{name} was made durable"))?;
     Ok(unsynced.exists())
+}
+
+/// The helper that reads files ahead has a mount of its own only while it works, and for a moment when it starts.
+fn helper_lets_go(volume: &mut Volume) -> Outcome {
+    for number in 0..64 {
+        write(&volume.root.join(format!("read-{number:02}")), &[number; 4096])?;
+    }
+    volume.set_options(&[]);
+    for _ in 0..HELPER_TRIES {
+        volume.remount()?;
+        // A listing, and the files in its order: what the helper follows.
+        tool::shell(&volume.root, "ls -U > /dev/null; cat read-* > /dev/null")?;
+        std::thread::sleep(HELPER_RESTS);
+        tool::run(Command::new("umount").arg("-i").arg(&volume.root))?;
+        let is_free = claim(volume)? == Ok(());
+        volume.await_daemon(true)?;
+        volume.mount()?;
+        if is_free {
+            return Ok(());
+        }
+    }
+    expect(false, "umount(2) waits for the volume to be closed though files were read ahead")
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Outcome {
