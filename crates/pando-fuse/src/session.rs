@@ -10,7 +10,8 @@ use pando_fs::Operations;
 
 use crate::dispatch::{Dispatcher, Report};
 use crate::files_ahead::FilesAhead;
-use crate::mount_point::{self, Appearance, MountError, MountTable, VfsOption};
+use crate::mount_point::{self, Appearance, MountError, VfsOption};
+use crate::mount_table::MountTable;
 use crate::negotiate::{Wish, Wishes};
 use crate::notifier::Notifier;
 use crate::serve::Server;
@@ -218,7 +219,7 @@ impl Session {
         let connection = Arc::downgrade(&device);
         let durable = mount_point::durable(&options.vfs_options);
         let server = Server::new(dispatcher, agreement, device, interest, durable, options.unmounted.clone());
-        let entry = table.just_mounted_at(&mountpoint)?;
+        let entry = mount_point::just_mounted_at(&table, &mountpoint)?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device, connection, table: Arc::new(table) };
         let yields = options.yielding && rings.is_some() && Yielding::is_possible();

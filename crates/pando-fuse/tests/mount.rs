@@ -16,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use common::memory_fs::MemoryFs;
 use common::mounted::{Mounted, with_fuse};
-use pando_fuse::{MountError, MountOptions, Session, Transport, VfsOption, ioctl, mount_point};
+use pando_fuse::{MountError, MountOptions, Session, Transport, VfsOption, ioctl, mount_point, mount_table};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::Uid;
@@ -522,7 +522,7 @@ fn an_aborted_connection_is_an_error_and_leaves_no_mount() {
             return;
         }
         assert!(mounted.end().is_err());
-        assert_eq!(mount_point::mounted_at(mounted.path()).unwrap(), None);
+        assert_eq!(mount_table::mounted_at(mounted.path()).unwrap(), None);
     });
 }
 
@@ -541,7 +541,7 @@ fn an_unmount_by_force_that_fails_is_an_error_and_leaves_no_mount() {
         let forced = mount_point::unmount_by_force(mounted.path(), false);
         assert!(matches!(forced, Err(MountError::Busy { .. })));
         assert_eq!(mounted.end().unwrap_err().kind(), ErrorKind::ConnectionAborted);
-        assert_eq!(mount_point::mounted_at(mounted.path()).unwrap(), None);
+        assert_eq!(mount_table::mounted_at(mounted.path()).unwrap(), None);
         drop(inside);
     });
 }
@@ -609,10 +609,10 @@ fn the_mount_looks_as_asked() {
         let mounted = Mounted::new(Arc::new(MemoryFs::new()), |options| {
             options.vfs_options = ["ro", "noexec"].map(|name| VfsOption::parse(name).unwrap()).to_vec();
         });
-        let entry = mount_point::mounted_at(mounted.path()).unwrap().unwrap();
+        let entry = mount_table::mounted_at(mounted.path()).unwrap().unwrap();
         assert_eq!(entry.source.to_str(), Some("/dev/a volume"));
         assert_eq!(&entry.device, mounted.unmounter().device());
-        assert!(mount_point::mounted().unwrap().contains(&entry));
+        assert!(mount_table::mounted().unwrap().contains(&entry));
         let refused = fs::write(mounted.path().join("file"), "").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
 
@@ -622,7 +622,7 @@ fn the_mount_looks_as_asked() {
         let path = mounted.path().to_owned();
         let unmounter = mounted.unmounter().clone();
         mounted.unmount();
-        assert_eq!(mount_point::mounted_at(path.parent().unwrap()).unwrap(), None);
+        assert_eq!(mount_table::mounted_at(path.parent().unwrap()).unwrap(), None);
         unmounter.unmount(false).unwrap();
     });
 }

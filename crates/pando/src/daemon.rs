@@ -130,7 +130,7 @@ fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>)> {
     };
     let device = opened.map_err(|error| {
         // Whoever has it is most likely a mount, and its mount point is what the user wants to know.
-        let mounted = pando_fuse::mount_point::mounted().unwrap_or_default();
+        let mounted = pando_fuse::mount_table::mounted().unwrap_or_default();
         match mounted.into_iter().find(|entry| mounts::is_of(entry, &service.volume)) {
             Some(entry) => {
                 Failure::new(format!("{volume} is mounted on {} already", entry.mountpoint.display()))

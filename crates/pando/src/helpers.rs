@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser};
-use pando_fuse::{VfsOption, mount_point};
+use pando_fuse::{VfsOption, mount_point, mount_table};
 use serde_json::json;
 
 use crate::commands::mount;
@@ -152,7 +152,7 @@ fn status(result: Result<Status>, failed: u8) -> ExitCode {
 fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
     let shown = mountpoint.display();
     let failed = |why: String| Failure::new(format!("cannot remount {shown}: {why}"));
-    let entry = mount_point::mounted_at(mountpoint).map_err(|error| failed(io_text(&error)))?;
+    let entry = mount_table::mounted_at(mountpoint).map_err(|error| failed(io_text(&error)))?;
     let entry = entry.ok_or_else(|| failed("no PandoFS volume is mounted there".to_owned()))?;
     let options: Vec<VfsOption> = options.iter().filter_map(|option| VfsOption::parse(option)).collect();
     let read_only = mount_point::is_read_only(&options);

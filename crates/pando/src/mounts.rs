@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use pando_device::loops;
-use pando_fuse::mount_point::{MountEntry, mounted, mounted_at, mounted_of_any_type, unmount_by_force};
+use pando_fuse::mount_point::unmount_by_force;
+use pando_fuse::mount_table::{MountEntry, mounted, mounted_at, mounted_of_any_type};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 

@@ -94,12 +94,12 @@ impl Place {
     /// All that is mounted in its directory.
     fn mountpoints(&self) -> Vec<PathBuf> {
         let directory = self.directory.path().canonicalize().unwrap();
-        let mounted = pando_fuse::mount_point::mounted().unwrap().into_iter();
+        let mounted = pando_fuse::mount_table::mounted().unwrap().into_iter();
         mounted.map(|entry| entry.mountpoint).filter(|path| path.starts_with(&directory)).collect()
     }
 
     fn is_mounted(&self) -> bool {
-        pando_fuse::mount_point::mounted_at(&self.mountpoint()).unwrap().is_some()
+        pando_fuse::mount_table::mounted_at(&self.mountpoint()).unwrap().is_some()
     }
 
     /// The process that serves the mount.
@@ -108,7 +108,7 @@ impl Place {
     }
 
     fn daemon_of(&self, mountpoint: &Path) -> Pid {
-        let entry = pando_fuse::mount_point::mounted_at(mountpoint).unwrap().unwrap();
+        let entry = pando_fuse::mount_table::mounted_at(mountpoint).unwrap().unwrap();
         let socket = format!("/run/pando/{}.socket", entry.device.replace(':', "-"));
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.write_all(b"{\"request\":\"info\"}\n").unwrap();
@@ -588,7 +588,7 @@ fn an_unmount_is_one_for_the_helper_though_the_daemon_cannot_be_reached() {
     for (program, status) in [(umount.as_path(), 0), (Path::new(env!("CARGO_BIN_EXE_pando")), 1)] {
         place.mount();
         let process = rustix::process::pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
-        let entry = pando_fuse::mount_point::mounted_at(&place.mountpoint()).unwrap().unwrap();
+        let entry = pando_fuse::mount_table::mounted_at(&place.mountpoint()).unwrap().unwrap();
         fs::remove_file(format!("/run/pando/{}.socket", entry.device.replace(':', "-"))).unwrap();
         let arguments: &[&str] = if status == 0 { &["mnt"] } else { &["umount", "mnt"] };
         place.run(program, arguments).expect_failure(status, "its daemon cannot be reached");

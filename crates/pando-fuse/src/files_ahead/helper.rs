@@ -16,7 +16,7 @@ use rustix::net::RecvFlags;
 
 use super::message::{self, Read};
 use super::walk::{Name, Tree, Walks};
-use crate::mount_point;
+use crate::mount_table;
 
 /// Files that the kernel is asked to read before the helper waits. More would only delay what the programs themselves ask for.
 const IN_FLIGHT_MAX: usize = 32;
@@ -101,7 +101,7 @@ fn hold(mountpoint: &Path, device: &str) -> io::Result<OwnedFd> {
 
 /// Whether anything of the device is mounted anywhere; if that cannot be told, it is taken to be gone.
 fn is_mounted(device: &str) -> bool {
-    mount_point::mounted().is_ok_and(|mounted| mounted.iter().any(|entry| entry.device == device))
+    mount_table::mounted().is_ok_and(|mounted| mounted.iter().any(|entry| entry.device == device))
 }
 
 /// Takes some of the messages there are; false if the daemon is gone.

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pando_fs::Operations;
-use pando_fuse::{MountError, MountOptions, Session, Transport, Unmounter, mount_point};
+use pando_fuse::{MountError, MountOptions, Session, Transport, Unmounter, mount_point, mount_table};
 use tempfile::TempDir;
 
 /// No test takes this long unless something hangs.
@@ -75,7 +75,7 @@ impl Drop for Mounted {
         // The server is not joined: it serves until the failed test's own files are closed, which may be later.
         let _ = self.unmounter.unmount(true);
         // A dead mount that a session has left.
-        while let Ok(Some(_)) = mount_point::mounted_at(self.path()) {
+        while let Ok(Some(_)) = mount_table::mounted_at(self.path()) {
             if mount_point::unmount(self.path(), true).is_err() {
                 break;
             }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use pando_format::Superblock;
 use pando_format::version::FORMAT_VERSION;
-use pando_fuse::mount_point::{MountEntry, mounted_at};
+use pando_fuse::mount_table::{MountEntry, mounted_at};
 use serde_json::{Map, Value, json};
 
 use crate::commands::format::uuid;

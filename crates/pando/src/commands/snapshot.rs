@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
-use pando_fuse::mount_point;
+use pando_fuse::mount_table;
 use serde_json::{Value, json};
 
 use crate::control;
@@ -137,7 +137,7 @@ pub fn mounted(place: &Path) -> Result<Option<String>, String> {
     if !place.is_dir() {
         return Ok(None);
     }
-    let entry = mount_point::mounted_at(place).map_err(|error| io_text(&error))?;
+    let entry = mount_table::mounted_at(place).map_err(|error| io_text(&error))?;
     entry.map(|entry| Some(entry.device)).ok_or_else(|| "no PandoFS volume is mounted there".to_owned())
 }
 

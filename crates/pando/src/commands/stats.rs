@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pando_fuse::mount_point;
+use pando_fuse::mount_table;
 use serde_json::{Map, Value, json};
 
 use crate::control;
@@ -41,7 +41,7 @@ pub struct StatsArgs {
 pub fn run(args: &StatsArgs) -> Result<Status> {
     let shown = crate::volume::name(&args.mountpoint);
     let failed = |why: String| Failure::new(format!("cannot show the counters of {shown}: {why}"));
-    let entry = mount_point::mounted_at(&args.mountpoint).map_err(|error| failed(io_text(&error)))?;
+    let entry = mount_table::mounted_at(&args.mountpoint).map_err(|error| failed(io_text(&error)))?;
     let entry = entry.ok_or_else(|| failed("no PandoFS volume is mounted there".to_owned()))?;
     let answer = control::request(&entry.device, "stats").map_err(|error| failed(error.to_string()))?;
     let Value::Object(mut counters) = answer else {

@@ -6,7 +6,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::Args;
-use pando_fuse::mount_point::{self, MountEntry};
+use pando_fuse::mount_point;
+use pando_fuse::mount_table::{self, MountEntry};
 use serde_json::Value;
 
 use crate::control::{self, Connection, ControlError};
@@ -74,13 +75,13 @@ fn failed(mountpoint: &Path, why: &str) -> Failure {
 }
 
 fn entry_of(mountpoint: &Path) -> Result<MountEntry> {
-    let entry = mount_point::mounted_at(mountpoint).map_err(|error| failed(mountpoint, &io_text(&error)))?;
+    let entry = mount_table::mounted_at(mountpoint).map_err(|error| failed(mountpoint, &io_text(&error)))?;
     entry.ok_or_else(|| failed(mountpoint, "no PandoFS volume is mounted there"))
 }
 
 /// Where the volume is mounted in this mount namespace, in the order of mounting: a part of it that is bound to another place is a mount as well.
 fn mounts_of(entry: &MountEntry) -> Vec<PathBuf> {
-    let mut mounted = mount_point::mounted().unwrap_or_default();
+    let mut mounted = mount_table::mounted().unwrap_or_default();
     mounted.retain(|mount| mount.device == entry.device && mount.source == entry.source);
     mounted.into_iter().map(|mount| mount.mountpoint).collect()
 }
@@ -202,7 +203,7 @@ fn shown_daemon(daemon: &Connection) -> String {
 /// The mounts of snapshots, by what and where, without whose end a volume is not closed: its own mount is gone.
 fn keeping_open(gone: &MountEntry, info: &Value) -> Vec<(String, String)> {
     let volume = info["volume"].as_str().map_or(gone.source.clone(), PathBuf::from);
-    let mut mounted = mount_point::mounted().unwrap_or_default();
+    let mut mounted = mount_table::mounted().unwrap_or_default();
     mounted.retain(|mount| mount.device != gone.device && mounts::is_of(mount, &volume));
     if mounted.iter().any(|mount| mount.source == volume) {
         return Vec::new();
