@@ -1,6 +1,7 @@
 //! The cost of a cold grep, per GiB, of a tree and of a fresh copy of it.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Instant;
 
@@ -16,9 +17,11 @@ use crate::trace::summary::Layout;
 use crate::volume::Volume;
 
 /// Greps of each tree at a step.
-const GREPS: usize = 3;
-/// The last step is the one that is judged, and small trees are read in so little time that single greps of them differ by a third.
-const GREPS_AT_THE_END: usize = 9;
+const GREPS: RangeInclusive<usize> = 3..=3;
+/// The last step is the one that is judged, and small trees are read in so little time that single greps of them differ by a third: there are as many of them
+/// as take [`SECONDS`].
+const GREPS_AT_THE_END: RangeInclusive<usize> = 9..=41;
+const SECONDS: f64 = 4.0;
 const KIB: f64 = 1024.0;
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
@@ -79,16 +82,25 @@ impl<'a> Scanned<'a> {
 }
 
 /// Costs of the tree and of a copy of it on a volume of its own, greps of both by turns.
-fn costs(volume: &Volume, tree: &Path, greps: usize) -> Result<(Cost, Cost), Error> {
+fn costs(volume: &Volume, tree: &Path, greps: &RangeInclusive<usize>) -> Result<(Cost, Cost), Error> {
     let (_device, fresh) = fresh(volume)?;
     let compared = || {
         let copy = fresh.root.join("copy");
         let [from, to] = [tree, &copy].map(|path| path.display().to_string());
         command::run(&["cp", "-a", &from, &to])?;
         let (mut aged, mut copied) = (Scanned::new(volume, tree), Scanned::new(&fresh, &copy));
-        for _ in 0..greps {
-            aged.grep()?;
-            copied.grep()?;
+        for number in 0..*greps.end() {
+            if number >= *greps.start() && aged.seconds.iter().sum::<f64>() >= SECONDS {
+                break;
+            }
+            // Whatever comes first or second has something of it as often.
+            let mut order = [&mut aged, &mut copied];
+            if number % 2 == 1 {
+                order.reverse();
+            }
+            for scanned in order {
+                scanned.grep()?;
+            }
         }
         Ok((aged.cost()?, copied.cost()?))
     };
@@ -128,7 +140,7 @@ pub fn age(
         step(number)?;
         if number % every == 0 {
             let greps = if number == steps { GREPS_AT_THE_END } else { GREPS };
-            let (aged, copied) = costs(volume, tree, greps)?;
+            let (aged, copied) = costs(volume, tree, &greps)?;
             last = (aged.s_per_gib, copied.s_per_gib);
             let values = [aged.s_per_gib, copied.s_per_gib, aged.kib_per_read, copied.kib_per_read];
             for (points, value) in plots.iter_mut().zip(values) {
