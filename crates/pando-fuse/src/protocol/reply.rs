@@ -36,6 +36,9 @@ impl Put for Inline {
     }
 }
 
+/// What runs before an answer is sent. It may find a better one.
+pub(crate) type First = Box<dyn FnOnce() -> Option<Answer> + Send>;
+
 /// What a request is answered with.
 pub(crate) enum Answer {
     /// It was done, and there is nothing to tell.
@@ -48,7 +51,7 @@ pub(crate) enum Answer {
     Pieces(Vec<Bytes>),
     /// This answer, once something has run that waits for locks of the kernel's: it must be on a thread that serves no requests
     /// (FU-4).
-    Later(Box<Answer>, Box<dyn FnOnce() + Send>),
+    Later(Box<Answer>, First),
     /// It was not done.
     Refused(Errno),
 }
