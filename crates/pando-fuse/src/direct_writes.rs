@@ -87,7 +87,6 @@ impl DirectWrites {
             writes.notifier.forget_contents(inode);
             writes.has_forgotten(inode);
             writes.waiting.fetch_sub(1, Ordering::AcqRel);
-            None
         };
         Answer::Later(Box::new(answer), Box::new(forget))
     }

@@ -62,11 +62,6 @@ impl Dispatcher {
         &*self.fs
     }
 
-    /// The file system, for what goes on when a request has been served.
-    pub(crate) fn shared(&self) -> Arc<dyn Operations> {
-        self.fs.clone()
-    }
-
     /// Serves a request that changes nothing.
     pub(crate) fn query(
         &self,

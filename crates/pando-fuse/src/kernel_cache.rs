@@ -91,8 +91,7 @@ impl KernelCache {
         let cache = self.clone();
         // A page of a listing is locked while it is copied to who reads it, into a file of ours maybe.
         let forget = move || {
-            directories.iter().for_each(|directory| cache.device.notify(&invalidate_contents(directory.0)));
-            None
+            directories.iter().for_each(|directory| cache.device.notify(&invalidate_contents(directory.0)))
         };
         Answer::Later(Box::new(Answer::Done), Box::new(forget))
     }
@@ -103,7 +102,6 @@ impl KernelCache {
         let forget = move || {
             cache.device.notify(&invalidate_name(directory.0, &name));
             cache.device.notify(&invalidate_contents(directory.0));
-            None
         };
         Answer::Later(Box::new(Answer::ioctl(&[])), Box::new(forget))
     }

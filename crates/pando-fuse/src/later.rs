@@ -33,10 +33,9 @@ pub(crate) struct Later {
 struct Held(Mutex<Option<(Reply, Answer)>>);
 
 impl Held {
-    /// Sends it, or a better one.
-    fn send(&self, better: Option<Answer>) {
+    fn send(&self) {
         if let Some((reply, answer)) = self.0.lock().take() {
-            reply.send(better.unwrap_or(answer));
+            reply.send(answer);
         }
     }
 }
@@ -47,24 +46,19 @@ impl Later {
         Ok(Self { pool: Pool::new("pando-notify", waiters_max)?, deadlines: OnceLock::new() })
     }
 
-    /// Answers when something has run first, with what that found, if it did; or before that, if other requests might have to wait for this one.
-    pub(crate) fn send(
-        &self,
-        reply: Reply,
-        answer: Answer,
-        first: impl FnOnce() -> Option<Answer> + Send + 'static,
-    ) {
+    /// Answers when something has run first; or before that, if other requests might have to wait for this one.
+    pub(crate) fn send(&self, reply: Reply, answer: Answer, first: impl FnOnce() + Send + 'static) {
         let may_wait = reply.may_wait();
         let held = Arc::new(Held(Mutex::new(Some((reply, answer)))));
         if !may_wait {
-            held.send(None);
+            held.send();
         } else if let Some(deadlines) = self.deadlines.get_or_init(start) {
             // The thread is there as long as this.
             let _ = deadlines.send((Instant::now() + MOMENT, Arc::downgrade(&held)));
         }
         self.pool.run(move || {
-            let better = first();
-            held.send(better);
+            first();
+            held.send();
         });
     }
 }
@@ -84,7 +78,7 @@ fn keep_deadlines(receiver: &Receiver<Deadline>) {
         // Of those that have been sent nothing is left.
         if held.strong_count() > 0 {
             std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
-            held.upgrade().inspect(|held| held.send(None));
+            held.upgrade().inspect(|held| held.send());
         }
     }
 }
@@ -117,10 +111,7 @@ mod tests {
         let later = Later::new(2).unwrap();
         let (reply, mut answers) = reply();
         let (go_on, told) = std::sync::mpsc::channel();
-        later.send(reply, Answer::Done, move || {
-            told.recv().unwrap();
-            None
-        });
+        later.send(reply, Answer::Done, move || told.recv().unwrap());
         assert!(!has_come(&answers, MOMENT / 5));
         go_on.send(()).unwrap();
         drop(later);
@@ -135,10 +126,7 @@ mod tests {
         let (reply, answers) = reply();
         let (go_on, told) = std::sync::mpsc::channel();
         let start = Instant::now();
-        later.send(reply, Answer::Done, move || {
-            told.recv().unwrap();
-            None
-        });
+        later.send(reply, Answer::Done, move || told.recv().unwrap());
         assert!(has_come(&answers, 9 * MOMENT));
         assert!(start.elapsed() >= MOMENT);
         go_on.send(()).unwrap();

@@ -6,7 +6,7 @@
 //! or since there is no room for changes, goes to a thread of the [`pool`], and one for attributes of a file that grows ([`growth`]); syncs go there together ([`syncs`]), and changes that are answered when they are durable. [`negotiate`] is what both sides agree on at
 //! the start; [`errno`] is the one place where an error becomes a number; [`files_ahead`] has the kernel read what a
 //! program will ask for next, and [`interest`] knows whose attributes it will; [`kernel_cache`] is what the kernel must not go on to
-//! remember, pages among it ([`direct_writes`]), or must send before it is told of [`holes`], and [`later`] sends answers that wait for that; [`processes`] tells of who calls; [`mount_point`] attaches and detaches, and [`mount_table`] tells what is mounted.
+//! remember, pages among it ([`direct_writes`]), and [`later`] sends answers that wait for that; [`processes`] tells of who calls; [`mount_point`] attaches and detaches, and [`mount_table`] tells what is mounted.
 //!
 //! Invariants:
 //!
@@ -24,7 +24,6 @@ mod dispatch;
 mod errno;
 pub mod files_ahead;
 mod growth;
-mod holes;
 mod interest;
 pub mod ioctl;
 mod kernel_cache;

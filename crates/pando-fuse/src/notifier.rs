@@ -1,13 +1,12 @@
 //! What the kernel is told to forget, since it changed without its doing, or did not change as it believes.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use pando_fs::InodeNumber;
 use parking_lot::Mutex;
 
-use crate::protocol::{invalidate_contents, invalidate_name, invalidate_range};
+use crate::protocol::{invalidate_contents, invalidate_name};
 use crate::transport::{Device, yielding};
 
 /// Tells the kernel of a mount what to forget; nothing happens any more once it is unmounted.
@@ -31,11 +30,6 @@ impl Notifier {
     /// The attributes and the contents of an inode, of a directory the listing. Pages that were changed and not sent yet are sent first.
     pub fn forget_contents(&self, inode: InodeNumber) {
         self.send(&invalidate_contents(inode.0));
-    }
-
-    /// A part of the contents, in the same way; and the attributes.
-    pub(crate) fn forget_range(&self, inode: InodeNumber, range: &Range<u64>) {
-        self.send(&invalidate_range(inode.0, range));
     }
 
     fn send(&self, message: &[u8]) {

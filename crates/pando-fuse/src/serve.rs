@@ -20,7 +20,6 @@ use crate::direct_writes::DirectWrites;
 use crate::dispatch::Dispatcher;
 use crate::files_ahead::FilesAhead;
 use crate::growth::{Change, Growth};
-use crate::holes;
 use crate::interest::Interest;
 use crate::ioctl::{self, Tickets};
 use crate::kernel_cache::KernelCache;
@@ -41,7 +40,6 @@ pub(crate) struct Server {
     kernel: Arc<KernelCache>,
     /// Which sizes the kernel may not know yet.
     growth: Arc<Growth>,
-    notifier: Notifier,
     forgetter: Arc<Forgetter>,
     direct_writes: Arc<DirectWrites>,
     tickets: Tickets,
@@ -66,8 +64,8 @@ impl Server {
         durable: Durable,
         unmounted: Option<Unmounted>,
     ) -> Self {
-        let (notifier, forgetter) = (Notifier::new(&kernel), Forgetter::new(&kernel));
-        let direct_writes = Arc::new(DirectWrites::new(notifier.clone(), forgetter.clone()));
+        let forgetter = Forgetter::new(&kernel);
+        let direct_writes = Arc::new(DirectWrites::new(Notifier::new(&kernel), forgetter.clone()));
         let kernel = KernelCache::new(kernel);
         let processes = Arc::new(Processes::new());
         Self {
@@ -76,7 +74,6 @@ impl Server {
             kernel,
             growth: Arc::new(Growth::new(processes.clone())),
             direct_writes,
-            notifier,
             forgetter,
             tickets: Tickets::default(),
             processes,
@@ -122,7 +119,7 @@ impl Server {
             | Operation::ListXattrs { .. } => self.query(header, operation, reply),
             // What the kernel has collected is no hole. It takes all for data then.
             Operation::Seek { .. } if self.agreement.writeback => reply.send(Answer::Refused(Errno::NOSYS)),
-            Operation::Seek { offset, whence } => self.seek(header, offset, whence, reply),
+            Operation::Seek { .. } => self.query(header, operation, reply),
             Operation::Sync => self.dispatcher.sync(reply),
             Operation::Open => reply.send(match self.agreement.no_open {
                 true => Answer::Refused(Errno::NOSYS),
@@ -301,22 +298,15 @@ impl Server {
                 Operation::Statistics => Answer::statistics(&fs.statistics()?),
                 Operation::GetXattr { name, size } => xattr(fs.get_xattr(inode, name)?, *size),
                 Operation::ListXattrs { size } => xattr(names_for(uid, fs.list_xattrs(inode)?), *size),
+                Operation::Seek { offset, whence } => match convert::seek(*whence) {
+                    // Offsets are signed on the other side.
+                    Some(_) if *offset > i64::MAX as u64 => Answer::Refused(Errno::NXIO),
+                    Some(what) => Answer::number(fs.seek(inode, *offset, what)?),
+                    None => Answer::Refused(Errno::INVAL),
+                },
                 _ => unreachable!("no other request is called a query"),
             })
         });
-    }
-
-    fn seek(&self, header: &Header, offset: u64, whence: u32, reply: Reply) {
-        let Some(what) = convert::seek(whence) else {
-            return reply.send(Answer::Refused(Errno::INVAL));
-        };
-        // Offsets are signed on the other side.
-        if offset > i64::MAX as u64 {
-            return reply.send(Answer::Refused(Errno::NXIO));
-        }
-        let inode = InodeNumber(header.node);
-        let (fs, notifier) = (self.dispatcher.shared(), self.notifier.clone());
-        self.dispatcher.query(reply, move |_| holes::seek(&fs, &notifier, inode, offset, what));
     }
 
     /// The kernel makes O_APPEND into an offset by its own notion of the size, which nobody else changes. In

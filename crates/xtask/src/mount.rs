@@ -16,7 +16,6 @@ mod fio;
 mod fsx;
 mod full;
 mod git;
-mod holes;
 mod install;
 mod kill;
 mod link_counts;
@@ -117,7 +116,6 @@ const TESTS: &[Test] = &[
     test("hard-links", &["tar", "rsync", "diff", "awk"], links::run),
     test("link-counts", &[], link_counts::run),
     test("mapped", &["python3"], mapped::run),
-    test("holes", &["python3"], holes::run),
     test("directory-attributes", &[], directory_attributes::run),
     test("access-control-lists", &["setfacl", "getfacl", "tar", "rsync", "diff"], acl::run),
     test("rename-tree", &["tar", "diff", "perl", "xz"], rename_tree::run),

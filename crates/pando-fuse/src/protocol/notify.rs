@@ -1,7 +1,5 @@
 //! Words to the kernel that it did not ask for.
 
-use std::ops::Range;
-
 use super::Put;
 
 /// The code of a notification that an inode is no longer as the kernel remembers it.
@@ -13,24 +11,16 @@ const INVALIDATE_ENTRY: i32 = 3;
 /// Makes the kernel forget the attributes of an inode; its pages stay. The whole message.
 pub(crate) fn invalidate_attributes(inode: u64) -> Vec<u8> {
     // From a negative offset on: no page.
-    invalidate_inode(inode, -1, 0)
+    invalidate_inode(inode, -1)
 }
 
 /// Makes the kernel forget the attributes and all pages of an inode. It waits until pages that were changed have been taken. The
 /// whole message.
 pub(crate) fn invalidate_contents(inode: u64) -> Vec<u8> {
-    invalidate_inode(inode, 0, 0)
+    invalidate_inode(inode, 0)
 }
 
-/// The same for the pages of a part of the contents. The whole message.
-pub(crate) fn invalidate_range(inode: u64, range: &Range<u64>) -> Vec<u8> {
-    // A length of 0 would mean all from there on.
-    let length = range.end.saturating_sub(range.start).max(1);
-    invalidate_inode(inode, range.start as i64, length as i64)
-}
-
-/// A length of 0 is all from the offset on.
-fn invalidate_inode(inode: u64, offset: i64, length: i64) -> Vec<u8> {
+fn invalidate_inode(inode: u64, offset: i64) -> Vec<u8> {
     let mut out = Vec::with_capacity(40);
     // A header with no request: the number of an error stands for the kind of notification.
     out.u32(40);
@@ -38,7 +28,8 @@ fn invalidate_inode(inode: u64, offset: i64, length: i64) -> Vec<u8> {
     out.u64(0);
     out.u64(inode);
     out.u64(offset as u64);
-    out.u64(length as u64);
+    // A length of 0: all from there on.
+    out.u64(0);
     out
 }
 

@@ -36,9 +36,6 @@ impl Put for Inline {
     }
 }
 
-/// What runs before an answer is sent. It may find a better one.
-pub(crate) type First = Box<dyn FnOnce() -> Option<Answer> + Send>;
-
 /// What a request is answered with.
 pub(crate) enum Answer {
     /// It was done, and there is nothing to tell.
@@ -51,7 +48,7 @@ pub(crate) enum Answer {
     Pieces(Vec<Bytes>),
     /// This answer, once something has run that waits for locks of the kernel's: it must be on a thread that serves no requests
     /// (FU-4).
-    Later(Box<Answer>, First),
+    Later(Box<Answer>, Box<dyn FnOnce() + Send>),
     /// It was not done.
     Refused(Errno),
 }
