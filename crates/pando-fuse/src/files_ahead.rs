@@ -17,6 +17,7 @@
 //! the connection, however, so the helper looks whether the mount is still there at each change of /proc/self/mountinfo, and ends without it;
 //! it also ends with the daemon, whose end of the socket is then closed. Without the right to copy mounts (`CAP_SYS_ADMIN`) there is no helper.
 
+mod connection;
 mod helper;
 mod message;
 mod walk;
@@ -81,7 +82,7 @@ pub(crate) struct FilesAhead {
 
 impl FilesAhead {
     /// Starts `program` under the name [`NAME`] as the helper for what is mounted at a path: with the path and the device number as arguments,
-    /// and the socket as its standard input. It is to call [`run`].
+    /// and the socket as its standard input. It is to call [`run`]. If the thread that calls this ends before it is dropped, the daemon was killed.
     pub(crate) fn start(program: &Path, mountpoint: &Path, device: &str) -> io::Result<Self> {
         let (socket, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;

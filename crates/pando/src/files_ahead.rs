@@ -2,12 +2,15 @@
 //! standard input. Not for people.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use pando_fuse::files_ahead;
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::failure::complain;
 
@@ -24,11 +27,21 @@ struct FilesAhead {
 /// Runs as the helper until it is unmounted, or the daemon is gone. The first argument is the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = FilesAhead::parse_from(args);
-    match files_ahead::run(std::io::stdin().as_fd(), &args.mountpoint, &args.device) {
+    let helped = killed()
+        .and_then(|killed| files_ahead::run(io::stdin().as_fd(), killed, &args.mountpoint, &args.device));
+    match helped {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(format_args!("cannot read files ahead: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// What can be read once the thread that started this process has ended.
+fn killed() -> io::Result<UnixStream> {
+    let (killed, tells) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(signal_hook::consts::SIGUSR1, tells)?;
+    set_parent_process_death_signal(Some(Signal::USR1))?;
+    Ok(killed)
 }

@@ -136,6 +136,7 @@ const TESTS: &[Test] = &[
     test("files-ahead", &["fincore", "umount"], files_ahead::run),
     test("fio-verify", &["fio"], fio::run),
     test("fio-direct", &["fio", "dd", "cmp"], fio::run_direct),
+    test("fio-killed", &["fio"], fio::run_killed),
     test("full-small-files", &[], full::small_files),
     test("full-large-file", &[], full::large_file),
     test("full-overwrites", &[], full::overwrites),

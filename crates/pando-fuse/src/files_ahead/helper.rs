@@ -1,4 +1,4 @@
-//! The helper's process: listens to the daemon, looks after the mount, and asks the kernel to read.
+//! The helper's process: listens to the daemon, looks after the mount, and asks the kernel to read. It aborts the connection of a daemon that was killed.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::net::RecvFlags;
 
+use super::connection::Connection;
 use super::message::{self, Read};
 use super::walk::{Name, Tree, Walks};
 use crate::mount_table;
@@ -46,11 +47,18 @@ const FORGET_AFTER: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 const HOLD_FOR: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Serves as the helper of the daemon at the other end of the socket, for what is mounted at a path: until it is not any more, or the daemon
-/// is gone. An error if the mount cannot be worked on, which the daemon can do without.
-pub fn run(socket: BorrowedFd<'_>, mountpoint: &Path, device: &str) -> io::Result<()> {
+/// is gone. There is something to be read from `killed` once the daemon's thread that started this process has ended, which lets go of the socket before
+/// unless it is killed. An error if the mount cannot be worked on, which the daemon can do without.
+pub fn run(
+    socket: BorrowedFd<'_>,
+    killed: impl io::Read + Send + 'static,
+    mountpoint: &Path,
+    device: &str,
+) -> io::Result<()> {
     let _ = rustix::thread::set_name(c"pando-files");
     let mounts = std::fs::File::open("/proc/self/mountinfo")?;
     hold(mountpoint, device)?;
+    abort_when(killed, device)?;
     let mut files =
         Files { mountpoint, device, root: None, in_flight: VecDeque::new(), large: VecDeque::new() };
     let mut walks = Walks::default();
@@ -86,6 +94,17 @@ pub fn run(socket: BorrowedFd<'_>, mountpoint: &Path, device: &str) -> io::Resul
         }
         rests = (0..STEPS).any(|_| !walks.step(&mut files));
     }
+}
+
+/// Aborts the connection when the daemon has been killed, from a thread of its own: that at hand may wait for the daemon then.
+fn abort_when(mut killed: impl io::Read + Send + 'static, device: &str) -> io::Result<()> {
+    let connection = Connection::of(device)?;
+    let guard = move || {
+        if killed.read_exact(&mut [0]).is_ok() {
+            connection.abort();
+        }
+    };
+    std::thread::Builder::new().name("pando-guard".to_owned()).spawn(guard).map(drop)
 }
 
 /// A mount of its own of what is mounted at a path. As long as there is one, an unmount there succeeds, but ends before the file system does.

@@ -1,7 +1,8 @@
 //! fio's own verification: random writes of many sizes by several jobs, each block with a checksum, read back after a
 //! remount. And writes past the kernel's cache that nobody waits for, of a file that others read through it.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use super::tool;
 use super::volume::Volume;
@@ -62,6 +63,10 @@ ioengine=psync
 thinktime=100
 ";
 
+/// How often the daemon is killed, and when at the latest.
+const KILLS: u64 = 6;
+const KILL_MS_MAX: u64 = 2000;
+
 /// Writes with checksums, verifies at once and again after a remount.
 pub fn run(context: &Context) -> Outcome {
     let mut volume = Volume::create(context, 2 << 30, &[])?;
@@ -99,4 +104,25 @@ pub fn run_direct(context: &Context) -> Outcome {
         volume.finish()?;
     }
     Ok(())
+}
+
+/// A daemon that is killed while the kernel forgets pages for it ends all the same, and so does who waits for the mount.
+pub fn run_killed(context: &Context) -> Outcome {
+    let jobs = context.work.join("direct.fio");
+    tool::at("cannot write", &jobs, std::fs::write(&jobs, DIRECT.replace("size=64m", "size=16m")))?;
+    let mut volume = Volume::create(context, 1 << 30, &[])?;
+    for round in 1..=KILLS {
+        let mut fio = context.program("fio");
+        fio.args(["--section=past-the-cache", "--section=read-through-it"]).arg(&jobs);
+        let fio = fio.current_dir(&volume.root).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let mut fio = tool::at("cannot start fio in", &volume.root, fio)?;
+        // Not a wait for something: it is to be killed in the midst of it.
+        std::thread::sleep(Duration::from_millis(KILL_MS_MAX * round / KILLS));
+        volume.kill()?;
+        tool::until("the load has ended", || {
+            Ok(tool::at("cannot wait for fio in", &context.work, fio.try_wait())?.is_some())
+        })?;
+        volume.mount()?;
+    }
+    volume.finish()
 }

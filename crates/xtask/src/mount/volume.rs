@@ -222,8 +222,9 @@ impl Volume {
             return Err(Failure::Wrong(format!("the daemon ended by itself before it was killed: {status}")));
         }
         at("cannot kill the daemon of", &self.image, daemon.kill())?;
-        at("cannot wait for the daemon of", &self.image, daemon.wait())?;
-        Ok(())
+        tool::until("the killed daemon has ended", || {
+            Ok(at("cannot wait for the daemon of", &self.image, daemon.try_wait())?.is_some())
+        })
     }
 
     /// Sends a signal to the daemon, and if that stops it, waits until it has.
