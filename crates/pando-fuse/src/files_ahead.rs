@@ -14,8 +14,8 @@
 //! which costs a look at a table for other loads. What the helper itself asks for is told by its process id.
 //!
 //! The helper works on a copy of the mount that nobody sees, so that none of its files keeps the mount from being unmounted. That copy keeps
-//! the connection, however, so the helper looks whether the mount is still there at each change of /proc/self/mountinfo, and ends without it;
-//! it also ends with the daemon, whose end of the socket is then closed. Without the right to copy mounts (`CAP_SYS_ADMIN`) there is no helper.
+//! the connection, however, so the helper looks whether the mount is still there at each change of /proc/self/mountinfo, and lets go of it without it;
+//! it ends with the daemon, whose end of the socket is then closed. If that was killed, it aborts the connection ([`connection`]). Without the right to copy mounts (`CAP_SYS_ADMIN`) there is no helper.
 
 mod connection;
 mod helper;
@@ -89,6 +89,8 @@ impl FilesAhead {
         let mut command = Command::new(program);
         // Whoever waits for the end of the daemon's output must not wait for the helper as well.
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+        // What a terminal sends to the daemon is not for it.
+        command.process_group(0);
         let helper = command.arg0(NAME).arg("--").arg(mountpoint).arg(device).spawn()?;
         Ok(Self {
             pid: helper.id(),

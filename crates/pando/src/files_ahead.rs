@@ -27,8 +27,7 @@ struct FilesAhead {
 /// Runs as the helper until it is unmounted, or the daemon is gone. The first argument is the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = FilesAhead::parse_from(args);
-    let helped = killed()
-        .and_then(|killed| files_ahead::run(io::stdin().as_fd(), killed, &args.mountpoint, &args.device));
+    let helped = files_ahead::run(io::stdin().as_fd(), killed().ok(), &args.mountpoint, &args.device);
     match helped {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

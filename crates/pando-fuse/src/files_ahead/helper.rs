@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Advice, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fadvise, fstat, openat2};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, Shutdown};
 
 use super::connection::Connection;
 use super::message::{self, Read};
@@ -46,25 +46,27 @@ const FORGET_AFTER: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// So long without work it holds on to the mount, which takes a moment to get and to let go of.
 const HOLD_FOR: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// Serves as the helper of the daemon at the other end of the socket, for what is mounted at a path: until it is not any more, or the daemon
-/// is gone. There is something to be read from `killed` once the daemon's thread that started this process has ended, which lets go of the socket before
-/// unless it is killed. An error if the mount cannot be worked on, which the daemon can do without.
+/// Serves as the helper of the daemon at the other end of the socket, for what is mounted at a path, until the daemon is gone. There is something to be read
+/// from `killed`, if that can be had, once the daemon's thread that started this process has ended, which lets go of the socket before unless it is
+/// killed. An error if the mount cannot be worked on, which the daemon can do without.
 pub fn run(
     socket: BorrowedFd<'_>,
-    killed: impl io::Read + Send + 'static,
+    killed: Option<impl io::Read + Send + 'static>,
     mountpoint: &Path,
     device: &str,
 ) -> io::Result<()> {
     let _ = rustix::thread::set_name(c"pando-files");
+    // Before anything that waits for the daemon. Without it, as where this user namespace has no say, the rest works all the same.
+    let _ = killed.map(|killed| abort_when(killed, device));
     let mounts = std::fs::File::open("/proc/self/mountinfo")?;
     hold(mountpoint, device)?;
-    abort_when(killed, device)?;
     let mut files =
         Files { mountpoint, device, root: None, in_flight: VecDeque::new(), large: VecDeque::new() };
     let mut walks = Walks::default();
     // Only changes from now on are told of.
     if !is_mounted(device) {
-        return Ok(());
+        drop(files);
+        return await_end(socket);
     }
     let mut rests = false;
     loop {
@@ -84,7 +86,8 @@ pub fn run(
         };
         let [socket_ready, mounts_ready] = awaited.map(|one| !one.revents().is_empty());
         if mounts_ready && !is_mounted(device) {
-            return Ok(());
+            drop(files);
+            return await_end(socket);
         }
         if socket_ready && !receive(socket, |read| walks.note(&read, &mut files))? {
             return Ok(());
@@ -105,6 +108,19 @@ fn abort_when(mut killed: impl io::Read + Send + 'static, device: &str) -> io::R
         }
     };
     std::thread::Builder::new().name("pando-guard".to_owned()).spawn(guard).map(drop)
+}
+
+/// Waits for the end of a daemon that still serves whoever had something open when it was unmounted. Nothing is read ahead any more.
+fn await_end(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // Now the daemon is told that it need not tell anything.
+    rustix::net::shutdown(socket, Shutdown::Read)?;
+    loop {
+        // Of its end one hears without having asked.
+        match poll(&mut [PollFd::new(&socket, PollFlags::empty())], None) {
+            Err(Errno::INTR) => {}
+            ended => return Ok(ended.map(drop)?),
+        }
+    }
 }
 
 /// A mount of its own of what is mounted at a path. As long as there is one, an unmount there succeeds, but ends before the file system does.

@@ -102,7 +102,7 @@ type Ring = IoUring<Entry128, cqueue::Entry>;
 /// A ring that belongs to the thread which enables it.
 fn new_ring(entries: usize) -> io::Result<Ring> {
     let mut builder = Ring::builder();
-    // Completions do not interrupt the thread, which comes for them soon. They do not wait for it (`setup_defer_taskrun`) either: a request that has come when it
+    // Completions do not interrupt the thread where it computes, which comes for them soon. They do not wait for it (`setup_defer_taskrun`) either: a request that has come when it
     // was killed would stay on its way, even if the connection is aborted, until the ring goes with the last thread of the daemon.
     builder.setup_single_issuer().setup_coop_taskrun().setup_submit_all().setup_r_disabled();
     builder.build(entries as u32)

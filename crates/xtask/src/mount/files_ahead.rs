@@ -113,6 +113,14 @@ fn begin_walk(volume: &Volume) -> Result<u32, Failure> {
     Ok(helper.expect("it was found"))
 }
 
+/// Whether the daemon has a helper that will end its connection for it if it is killed.
+pub fn has_guard(volume: &Volume) -> Result<bool, Failure> {
+    let Some(helper) = helper_of(volume)? else { return Ok(false) };
+    let tasks = std::fs::read_dir(format!("/proc/{helper}/task")).into_iter().flatten().flatten();
+    let mut names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default());
+    Ok(names.any(|name| name.trim_end() == "pando-guard"))
+}
+
 /// The daemon's helper, once it has its name.
 fn helper_of(volume: &Volume) -> Result<Option<u32>, Failure> {
     let daemon = volume.daemon_id().expect("it is mounted");

@@ -4,9 +4,8 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::tool;
-use super::volume::Volume;
-use super::{Context, Outcome};
+use super::volume::{Kind, Volume};
+use super::{Context, Failure, Outcome, files_ahead, tool};
 
 const JOBS: &str = "\
 [global]
@@ -108,10 +107,14 @@ pub fn run_direct(context: &Context) -> Outcome {
 
 /// A daemon that is killed while the kernel forgets pages for it ends all the same, and so does who waits for the mount.
 pub fn run_killed(context: &Context) -> Outcome {
+    if context.kind != Kind::Pando {
+        return Err(Failure::Skipped("it is about a daemon".to_owned()));
+    }
     let jobs = context.work.join("direct.fio");
     tool::at("cannot write", &jobs, std::fs::write(&jobs, DIRECT.replace("size=64m", "size=16m")))?;
     let mut volume = Volume::create(context, 1 << 30, &[])?;
     for round in 1..=KILLS {
+        tool::until("the daemon is looked after", || files_ahead::has_guard(&volume))?;
         let mut fio = context.program("fio");
         fio.args(["--section=past-the-cache", "--section=read-through-it"]).arg(&jobs);
         let fio = fio.current_dir(&volume.root).stdin(Stdio::null()).stdout(Stdio::null()).spawn();

@@ -81,6 +81,7 @@ pub fn until(what: &str, mut is: impl FnMut() -> Result<bool, Failure>) -> Resul
         if begin.elapsed() > PATIENCE {
             return Err(Failure::Wrong(format!("it took too long until {what}")));
         }
+        std::thread::sleep(Duration::from_millis(1));
     }
     eprintln!("{what}, after {} ms", begin.elapsed().as_millis());
     Ok(())
