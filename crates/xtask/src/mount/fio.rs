@@ -105,7 +105,7 @@ pub fn run_direct(context: &Context) -> Outcome {
     Ok(())
 }
 
-/// A daemon that is killed while the kernel forgets pages for it ends all the same, and so does who waits for the mount.
+/// A daemon that is killed while the kernel forgets pages for it ends all the same, and so does who waits for the mount; also behind a lazy unmount.
 pub fn run_killed(context: &Context) -> Outcome {
     if context.kind != Kind::Pando {
         return Err(Failure::Skipped("it is about a daemon".to_owned()));
@@ -121,7 +121,13 @@ pub fn run_killed(context: &Context) -> Outcome {
         let mut fio = tool::at("cannot start fio in", &volume.root, fio)?;
         // Not a wait for something: it is to be killed in the midst of it.
         std::thread::sleep(Duration::from_millis(KILL_MS_MAX * round / KILLS));
-        volume.kill()?;
+        if round % 2 == 0 {
+            // Whoever is in it still is served.
+            tool::run(Command::new("umount").arg("-l").arg(&volume.root))?;
+            volume.kill_alone()?;
+        } else {
+            volume.kill()?;
+        }
         tool::until("the load has ended", || {
             Ok(tool::at("cannot wait for fio in", &context.work, fio.try_wait())?.is_some())
         })?;
