@@ -1,7 +1,7 @@
 //! Emulated devices: limits of the kernel's block controller, so that results are comparable on machines whose disks are not.
 //!
-//! With cgroup v2 the limits are those of the group that the run is in (`io.max`); in the topmost group, which can have none, it makes
-//! one for itself. The kernel writes a page back on account of the group that the page's memory is counted for, so memory must be
+//! With cgroup v2 the limits are those of the group that the run is in (`io.max`). Where that can have none, since it is the topmost
+//! group or is not offered the controllers, as a login's is not by systemd, the run moves to a group of its own below the topmost one. The kernel writes a page back on account of the group that the page's memory is counted for, so memory must be
 //! counted by group there, too. What the kernel does for nobody in particular, such as ext4's
 //! journal, is in no group that could be limited and goes unlimited there. With the older `blkio` controller the limits are those of the root
 //! group, and hold for everything on the device.
@@ -84,7 +84,7 @@ const NOTED: &str = "limited-devices";
 enum Controller {
     /// The group that this process is in, which can have limits.
     Group(PathBuf),
-    /// The topmost group of cgroup v2, which this process is in.
+    /// The topmost group of cgroup v2: that which this process is in can have no limits.
     Top(PathBuf),
     /// The root of the older hierarchy.
     Root(PathBuf),
@@ -95,28 +95,31 @@ impl Controller {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let (mounts, own) = (read("/proc/self/mounts"), read("/proc/self/cgroup"));
         let root = blkio(&mounts).filter(|root| BLKIO.iter().all(|file| root.join(file).exists()));
-        group(&mounts, &own).and_then(Controller::of_group).or(root.map(Controller::Root))
+        groups(&mounts, &own).and_then(Controller::of_groups).or(root.map(Controller::Root))
     }
 
-    /// None where the group is not offered the controllers of requests and of the memory whose pages are written back.
-    fn of_group(group: PathBuf) -> Option<Controller> {
-        let offered = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
-        let is_offered = |controller| offered.split_whitespace().any(|name| name == controller);
-        if !(is_offered("io") && is_offered("memory")) {
-            return None;
+    /// None where the topmost group is not offered the controllers of requests and of the memory whose pages are written back.
+    fn of_groups((top, own): (PathBuf, PathBuf)) -> Option<Controller> {
+        let offers = |group: &Path| {
+            let offered = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+            ["io", "memory"].iter().all(|needed| offered.split_whitespace().any(|name| name == *needed))
+        };
+        if own.join(LIMITS).exists() && offers(&own) {
+            return Some(Controller::Group(own));
         }
-        Some(if group.join(LIMITS).exists() { Controller::Group(group) } else { Controller::Top(group) })
+        offers(&top).then_some(Controller::Top(top))
     }
 }
 
-/// The group of cgroup v2 that a process is in, from its mounts and its groups.
-fn group(mounts: &str, own: &str) -> Option<PathBuf> {
-    let place = mounts.lines().find_map(|line| {
+/// The topmost group of cgroup v2 and that which a process is in, from its mounts and its groups.
+fn groups(mounts: &str, own: &str) -> Option<(PathBuf, PathBuf)> {
+    let top = mounts.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
         (fields.get(2) == Some(&"cgroup2")).then(|| PathBuf::from(fields[1]))
     })?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(if path.is_empty() { place } else { place.join(path) })
+    let group = if path.is_empty() { top.clone() } else { top.join(path) };
+    Some((top, group))
 }
 
 /// Where the older controller is mounted.
@@ -216,24 +219,31 @@ mod tests {
         let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /c/blkio cgroup rw,relatime,blkio 0 0\n\
                       cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n";
         assert_eq!(blkio(mounts), Some(PathBuf::from("/c/blkio")));
-        assert_eq!(group(mounts, "1:cpu:/\n0::/\n"), Some(PathBuf::from("/c/unified")));
-        assert_eq!(group(mounts, "0::/a/b\n"), Some(PathBuf::from("/c/unified/a/b")));
-        assert_eq!((blkio("\n"), group("cgroup2", "0::/"), group(mounts, "1:cpu:/\n")), (None, None, None));
+        let of = |own: &str| Some((PathBuf::from("/c/unified"), PathBuf::from(own)));
+        assert_eq!(groups(mounts, "1:cpu:/\n0::/\n"), of("/c/unified"));
+        assert_eq!(groups(mounts, "0::/a/b\n"), of("/c/unified/a/b"));
+        assert_eq!((blkio("\n"), groups("cgroup2", "0::/"), groups(mounts, "1:cpu:/\n")), (None, None, None));
     }
 
     #[test]
-    fn a_group_has_limits_itself_unless_it_is_the_topmost() {
+    fn a_group_has_limits_itself_where_it_can() {
         let directory = tempfile::tempdir().unwrap();
-        let group = directory.path().to_owned();
-        assert_eq!(Controller::of_group(group.clone()), None);
+        let (top, own) = (directory.path().to_owned(), directory.path().join("session"));
+        let found = || Controller::of_groups((top.clone(), own.clone()));
+        let offer = |group: &Path, names: &str| fs::write(group.join("cgroup.controllers"), names).unwrap();
+        fs::create_dir(&own).unwrap();
+        assert_eq!(found(), None);
         for too_few in ["cpu iocost memory\n", "cpu io\n"] {
-            fs::write(group.join("cgroup.controllers"), too_few).unwrap();
-            assert_eq!(Controller::of_group(group.clone()), None);
+            offer(&top, too_few);
+            assert_eq!(found(), None);
         }
-        fs::write(group.join("cgroup.controllers"), "cpu io memory\n").unwrap();
-        assert_eq!(Controller::of_group(group.clone()), Some(Controller::Top(group.clone())));
-        fs::write(group.join(LIMITS), "").unwrap();
-        assert_eq!(Controller::of_group(group.clone()), Some(Controller::Group(group)));
+        offer(&top, "cpu io memory\n");
+        offer(&own, "memory pids\n");
+        assert_eq!(found(), Some(Controller::Top(top.clone())));
+        assert_eq!(Controller::of_groups((top.clone(), top.clone())), Some(Controller::Top(top.clone())));
+        offer(&own, "io memory\n");
+        fs::write(own.join(LIMITS), "").unwrap();
+        assert_eq!(found(), Some(Controller::Group(own.clone())));
     }
 
     #[test]

@@ -5,9 +5,9 @@
 use std::io::{Read, Write};
 use std::process::{Command, ExitCode, Stdio};
 use std::ptr::fn_addr_eq;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::bare;
@@ -38,13 +38,28 @@ pub fn run(options: &Options, file_systems: &[FileSystem], journal: &mut Journal
     let turns = turns(options, file_systems, journal);
     let count: usize = turns.iter().map(|turn| turn.rows.len()).sum();
     let bar = ProgressBar::new(count as u64);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} rows, {elapsed} gone, {eta} left: {msg}");
-    bar.set_style(style.expect("the template is right"));
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} rows, {elapsed} gone, {left} left: {msg}");
+    let style = style.expect("the template is right").with_key(
+        "left",
+        |state: &ProgressState, to: &mut dyn std::fmt::Write| {
+            // Whoever only draws the bar cannot be told of an error.
+            let _ = match left(state.elapsed(), state.pos(), state.len().unwrap_or_default()) {
+                Some(left) => write!(to, "{:#}", HumanDuration(left)),
+                None => write!(to, "?"),
+            };
+        },
+    );
+    bar.set_style(style);
     for turn in turns {
         run_turn(options, &turn, journal, &bar)?;
     }
     bar.finish_and_clear();
     Ok(())
+}
+
+/// What the rows left take at the mean of those done. The bar's own estimate forgets by the second, and one long row makes it years.
+fn left(gone: Duration, done: u64, all: u64) -> Option<Duration> {
+    (done > 0).then(|| gone.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }
 
 fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journal) -> Vec<Turn<'a>> {
@@ -283,6 +298,14 @@ fn measure(row: &Row, volume: &Volume) -> Answer {
 mod tests {
     use super::*;
     use clap::Parser;
+
+    #[test]
+    fn the_rows_left_take_as_long_as_those_done() {
+        let seconds = Duration::from_secs;
+        assert_eq!(left(seconds(0), 0, 4), None);
+        assert_eq!(left(seconds(30), 1, 4), Some(seconds(90)));
+        assert_eq!(left(seconds(300), 4, 4), Some(seconds(0)));
+    }
 
     /// Runs rows in a directory, where all fail: the program that is tested has no processes for them. What became of each.
     fn outcomes(directory: &std::path::Path, file_systems: &[FileSystem]) -> Vec<(String, String, Outcome)> {
