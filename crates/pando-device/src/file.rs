@@ -329,12 +329,7 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        let flush = || loop {
-            match rustix::fs::fdatasync(&self.file) {
-                Err(Errno::INTR) => {}
-                other => return other,
-            }
-        };
+        let flush = || rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file));
         self.flushes.run(flush).map_err(|code| io_error(&self.path, "flush", 0, code))
     }
 
@@ -347,12 +342,14 @@ impl Device for FileDevice {
             return Ok(());
         }
         self.check_claim()?;
-        let result = if self.is_block_device {
-            crate::discard::discard_blocks(self.file.as_fd(), offset, length)
-        } else {
+        let once = || {
+            if self.is_block_device {
+                return crate::discard::discard_blocks(self.file.as_fd(), offset, length);
+            }
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(&self.file, flags, offset, length)
         };
+        let result = rustix::io::retry_on_intr(once);
         match result {
             Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS) => {
                 self.discard_refused.store(true, Ordering::Relaxed);

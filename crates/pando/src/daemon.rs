@@ -3,6 +3,7 @@
 //! It ends when the volume is unmounted, by whomever: `pando umount`, umount(8), fusermount3, or itself on SIGTERM,
 //! SIGINT or SIGHUP, wherever it is mounted by then. Killed without warning it loses what a crash loses, and the next mount recovers.
 
+mod coarse_clock;
 mod control_server;
 mod log;
 mod snapshot_mounts;
@@ -14,12 +15,14 @@ use std::sync::{Arc, Weak};
 use pando_device::heap::Ahead;
 use pando_device::{Access, Claim, DeviceError, FileDevice};
 use pando_engine::Options;
+use pando_fs::clock::{Clock, SystemClock};
 use pando_fs::{FileSystem, Operations};
 use pando_fuse::{MountError, MountOptions, Notifier, Session, Unmounter, VfsOption};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use self::coarse_clock::CoarseClock;
 use self::control_server::{ControlServer, Talk};
 use self::log::Log;
 use self::snapshot_mounts::SnapshotMounts;
@@ -159,7 +162,9 @@ fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>)> {
         ..defaults
     };
     let claim = device.claim();
-    let opened = FileSystem::open(Arc::new(device), options);
+    let clock: Arc<dyn Clock> =
+        if settings.collects_writes() { Arc::new(CoarseClock) } else { Arc::new(SystemClock) };
+    let opened = FileSystem::open_with_clock(Arc::new(device), options, clock);
     let fs = opened.map_err(|error| Failure::new(format!("cannot mount {volume}: {error}")))?;
     fs.list_snapshots_directory(settings.show_snapshots);
     Ok((fs, claim))
