@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pando_device::{Buffer, Device, ReadRequest};
 use pando_format::superblock::{
-    LABEL_LENGTH_MAX, LOG_LENGTH_MIN, MARGIN_LENGTH, SUPERBLOCK_LENGTH, read_slots, superblock_offsets,
+    FANOUT_MIN, LABEL_LENGTH_MAX, LOG_LENGTH_MIN, MARGIN_LENGTH, SUPERBLOCK_LENGTH, read_slots,
+    superblock_offsets,
 };
 use pando_format::version::Access;
 use pando_format::{
@@ -97,7 +98,7 @@ fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock> {
     // A basement node of whole blocks has one more for its keys: short ones would waste much of a small volume.
     let basement_bytes = options.basement_bytes.unwrap_or((node_bytes / 4).min(128 << 10));
     let fanout = options.fanout.unwrap_or(16);
-    if node_bytes < 4096 || basement_bytes > node_bytes / 2 || basement_bytes < 256 || fanout < 4 {
+    if node_bytes < 4096 || basement_bytes > node_bytes / 2 || basement_bytes < 256 || fanout < FANOUT_MIN {
         let what =
             "nodes need at least 4 KiB and 4 children, and room for two basement nodes of 256 bytes or more";
         return Err(Error::Invalid { what: what.to_owned() });

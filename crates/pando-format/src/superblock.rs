@@ -29,6 +29,9 @@ pub const LABEL_LENGTH_MAX: usize = 255;
 /// Most regions that nodes may lie in.
 pub const NODE_REGIONS_MAX: usize = 8;
 
+/// The least fan-out. Of fewer children two nodes could never be joined without being cut again.
+pub const FANOUT_MIN: u32 = 4;
+
 /// The smallest log, in bytes. In one of few blocks no record finds room, and whoever writes waits for ever.
 pub const LOG_LENGTH_MIN: u64 = 256 << 10;
 
@@ -279,8 +282,8 @@ impl Superblock {
         if self.node_bytes < self.basement_bytes || self.basement_bytes == 0 {
             return Err(reader.wrong("basement bytes", self.basement_bytes.into(), "1 to the node's bytes"));
         }
-        if self.fanout < 2 {
-            return Err(reader.wrong("fan-out", self.fanout.into(), "at least 2"));
+        if self.fanout < FANOUT_MIN {
+            return Err(reader.wrong("fan-out", self.fanout.into(), "at least 4"));
         }
         // Counting on from here must not come to an end.
         for (field, counter) in [

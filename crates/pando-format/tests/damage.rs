@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common as sample;
 use pando_format::head::reseal;
-use pando_format::superblock::LOG_LENGTH_MIN;
+use pando_format::superblock::{FANOUT_MIN, LOG_LENGTH_MIN};
 use pando_format::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -130,6 +130,7 @@ fn a_superblock_whose_log_or_regions_cannot_be_used_is_damaged() {
     let replay = LogPosition { offset: 0, ..sound.replay };
     for (wrong, why) in [
         (Superblock { log: short, replay, ..sound.clone() }, "length of the log region"),
+        (Superblock { fanout: FANOUT_MIN - 1, ..sound.clone() }, "fan-out"),
         (Superblock { log: elsewhere(sound.log), ..sound.clone() }, "device of a region"),
         (
             Superblock { node_regions: vec![elsewhere(sound.node_regions[0])], device: 1, ..sound.clone() },

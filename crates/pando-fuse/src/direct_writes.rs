@@ -19,7 +19,7 @@ use pando_fs::InodeNumber;
 use parking_lot::Mutex;
 
 use crate::notifier::{Forgetter, Notifier};
-use crate::protocol::Answer;
+use crate::protocol::{Answer, Kept};
 use crate::recent::Recent;
 
 /// Files that are remembered. Of one that is not, the next write past the cache has all forgotten.
@@ -89,6 +89,13 @@ impl DirectWrites {
             writes.waiting.fetch_sub(1, Ordering::AcqRel);
         };
         Answer::Later(Box::new(answer), Box::new(forget))
+    }
+
+    /// For how long the kernel may go by attributes that have been read by now. Of a write past the cache that was handed in it takes it that the
+    /// attributes are others since then, not since the answer; who asked in between would see to it that the times stayed old.
+    pub(crate) fn kept(&self, inode: InodeNumber) -> Kept {
+        let is_written = self.any.load(Ordering::SeqCst) && self.files.lock().contains(&inode);
+        if is_written { Kept::No } else { Kept::Forever }
     }
 
     /// When a write through the cache arrives that is at hand now, for [`Self::went_through`].
@@ -230,6 +237,7 @@ mod tests {
         let writes = direct_writes();
         (0..=FILES_MAX as u64).for_each(|file| assert!(waits(&writes, InodeNumber(file))));
         assert!(!waits(&writes, InodeNumber(1)));
+        assert_eq!([0, 1].map(|file| writes.kept(InodeNumber(file))), [Kept::Forever, Kept::No]);
         assert!(waits(&writes, InodeNumber(0)));
     }
 }

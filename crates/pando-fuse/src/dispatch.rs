@@ -86,17 +86,31 @@ impl Dispatcher {
         reply: Reply,
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
+        self.change_bytes_durably(0, reply, call);
+    }
+
+    /// As [`Self::change_bytes`], and answers when it is durable.
+    pub(crate) fn change_bytes_durably(
+        &self,
+        bytes: usize,
+        reply: Reply,
+        mut call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
+    ) {
+        let kind = Kind::Change { bytes: bytes as u64 };
+        if self.had_better_sync_at_once(&reply) {
+            let start = Instant::now();
+            match self.try_once(kind, &mut call) {
+                Err(Error::Miss(_) | Error::Busy) => {}
+                result => {
+                    let result = durably(&*self.fs, result, &self.report);
+                    self.patience.note(start.elapsed());
+                    return finish(reply, result, &self.report, &self.later);
+                }
+            }
+        }
         let (fs, report, later) = (self.fs.clone(), self.report.clone(), self.later.clone());
         self.pool.run(move || {
-            let changed = until_answered(&*fs, Kind::Change { bytes: 0 }, None, call);
-            let result = changed.map(|answer| match (fs.sync(), answer) {
-                (Ok(()), answer) => answer,
-                // What the kernel has to forget has changed all the same.
-                (Err(error), Answer::Later(_, first)) => {
-                    Answer::Later(Box::new(Answer::Refused(refusal(&error, &report))), first)
-                }
-                (Err(error), _) => Answer::Refused(refusal(&error, &report)),
-            });
+            let result = durably(&*fs, until_answered(&*fs, kind, None, call), &report);
             finish(reply, result, &report, &later);
         });
     }
@@ -116,10 +130,15 @@ impl Dispatcher {
         self.pool.run(job);
     }
 
-    /// Makes everything durable. That waits for the device in any case, so it goes to the pool, unless it will not be long and the thread
-    /// at hand has only one caller: who would wait for two threads to wake besides, 50 to 100 us each.
+    /// To sync waits for the device in any case, so it goes to the pool, unless it will not be long and the thread at hand has only one caller: who
+    /// would wait for two threads to wake besides, 50 to 100 us each.
+    fn had_better_sync_at_once(&self, reply: &Reply) -> bool {
+        reply.is_to_only_caller() && self.fs.sync_is_short() && self.patience.is_left()
+    }
+
+    /// Makes everything durable.
     pub(crate) fn sync(&self, reply: Reply) {
-        if reply.is_to_only_caller() && self.fs.sync_is_short() && self.patience.is_left() {
+        if self.had_better_sync_at_once(&reply) {
             let start = Instant::now();
             let result = self.fs.sync().map(|()| Answer::Done);
             self.patience.note(start.elapsed());
@@ -141,14 +160,21 @@ impl Dispatcher {
         reply: Reply,
         mut call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        let room = match kind {
-            Kind::Change { bytes } => self.fs.make_room(bytes, false),
-            Kind::Query => Ok(()),
-        };
-        match room.and_then(|()| call(&*self.fs)) {
+        match self.try_once(kind, &mut call) {
             Err(lack @ (Error::Miss(_) | Error::Busy)) => self.run_on_pool(kind, Some(lack), reply, call),
             result => finish(reply, result, &self.report, &self.later),
         }
+    }
+
+    fn try_once(
+        &self,
+        kind: Kind,
+        call: &mut impl FnMut(&dyn Operations) -> Result<Answer>,
+    ) -> Result<Answer> {
+        if let Kind::Change { bytes } = kind {
+            self.fs.make_room(bytes, false)?;
+        }
+        call(&*self.fs)
     }
 
     fn run_on_pool(
@@ -180,6 +206,18 @@ fn until_answered(
         Kind::Query => waiting(fs, |fs| call(fs)),
         Kind::Change { bytes } => changing_bytes(fs, bytes, |fs| call(fs)),
     }
+}
+
+/// What a change is answered with once it is durable, or cannot be.
+fn durably(fs: &dyn Operations, changed: Result<Answer>, report: &Report) -> Result<Answer> {
+    changed.map(|answer| match (fs.sync(), answer) {
+        (Ok(()), answer) => answer,
+        // What the kernel has to forget has changed all the same.
+        (Err(error), Answer::Later(_, first)) => {
+            Answer::Later(Box::new(Answer::Refused(refusal(&error, report))), first)
+        }
+        (Err(error), _) => Answer::Refused(refusal(&error, report)),
+    })
 }
 
 fn finish(reply: Reply, result: Result<Answer>, report: &Report, later: &Later) {

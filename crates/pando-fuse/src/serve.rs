@@ -28,7 +28,7 @@ use crate::negotiate::Agreement;
 use crate::notifier::{Forgetter, Notifier};
 use crate::processes::Processes;
 use crate::protocol::{
-    Answer, BLOCK_BYTES, Header, Layout, Listing, Operation, REQUEST_BYTES_MAX, Write, entry_and_file,
+    Answer, BLOCK_BYTES, Header, Kept, Layout, Listing, Operation, REQUEST_BYTES_MAX, Write, entry_and_file,
 };
 use crate::session::Unmounted;
 use crate::transport::{Device, Reply};
@@ -200,7 +200,7 @@ impl Server {
     fn lookup(&self, header: &Header, name: Bytes, reply: Reply) {
         let (directory, caller) = (InodeNumber(header.node), header.pid);
         let (interest, forgetter) = (self.interest.clone(), self.forgetter.clone());
-        let kernel = self.kernel.clone();
+        let (kernel, direct_writes) = (self.kernel.clone(), self.direct_writes.clone());
         self.dispatcher.query(reply, move |fs| {
             let before = kernel.before();
             let entry = match fs.lookup(directory, &name) {
@@ -223,13 +223,14 @@ impl Server {
                 }
             }
             kernel.will_hear(fs, caller, &entry.attributes, before);
-            Ok(Answer::entry(&entry))
+            Ok(Answer::found(&entry, direct_writes.kept(entry.attributes.inode)))
         });
     }
 
     fn list(&self, header: &Header, cookie: u64, size: u32, with_attributes: bool, reply: Reply) {
         let (directory, caller) = (InodeNumber(header.node), header.pid);
         let (interest, kernel) = (self.interest.clone(), self.kernel.clone());
+        let direct_writes = self.direct_writes.clone();
         let attributes = match &interest {
             _ if !with_attributes => ListAttributes::OfNone,
             None => ListAttributes::OfAll,
@@ -238,7 +239,8 @@ impl Server {
         self.dispatcher.query(reply, move |fs| {
             let mut listing = Listing::new(size.min(REQUEST_BYTES_MAX) as usize, attributes);
             let before = kernel.before();
-            let (has_mark, directories) = list(fs, directory, cookie, &mut listing)?;
+            let (has_mark, directories) =
+                list(fs, directory, cookie, &mut listing, |inode| direct_writes.kept(inode))?;
             for directory in directories {
                 kernel.will_hear_of_directory(caller, directory, before);
             }
@@ -253,9 +255,15 @@ impl Server {
         });
     }
 
-    fn attributes(&self, header: &Header, for_kernel: bool, answer: fn(&Attributes) -> Answer, reply: Reply) {
+    fn attributes(
+        &self,
+        header: &Header,
+        for_kernel: bool,
+        answer: fn(&Attributes, Kept) -> Answer,
+        reply: Reply,
+    ) {
         let (inode, caller) = (InodeNumber(header.node), header.pid);
-        let kernel = self.kernel.clone();
+        let (kernel, direct_writes) = (self.kernel.clone(), self.direct_writes.clone());
         let growth = (!for_kernel).then(|| self.growth.clone());
         let mut is_on_pool = false;
         self.dispatcher.query(reply, move |fs| {
@@ -277,7 +285,7 @@ impl Server {
                 }
             }
             kernel.will_hear(fs, caller, &attributes, before);
-            Ok(answer(&attributes))
+            Ok(answer(&attributes, direct_writes.kept(inode)))
         });
     }
 
@@ -313,7 +321,7 @@ impl Server {
     /// writeback mode pages arrive long after the write, so the flag must mean nothing here, and the kernel says when
     /// they were written, maybe before they arrive.
     fn write(&self, header: &Header, write: Write, mut reply: Reply) {
-        let Write { offset, data, collected, direct, kill_set_id } = write;
+        let Write { offset, data, collected, direct, kill_set_id, durable } = write;
         let inode = InodeNumber(header.node);
         let keep_modified = collected && self.agreement.writeback;
         let mode = WriteMode { append: false, kill_set_id, keep_modified };
@@ -321,7 +329,8 @@ impl Server {
         let growth = (!collected).then(|| self.may_grow(header, &mut reply)).flatten();
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());
         let (direct_writes, arrived) = (self.direct_writes.clone(), self.direct_writes.arrival());
-        self.dispatcher.change_bytes(data.len(), reply, move |fs| {
+        let bytes = data.len();
+        let call = move |fs: &dyn Operations| {
             let end = offset.saturating_add(data.len() as u64);
             begins(fs, inode, end, growth.as_ref());
             if !direct {
@@ -344,7 +353,13 @@ impl Server {
                 direct_writes.went_through(inode, arrived);
             }
             Ok(answer)
-        });
+        };
+        // Of any other write the kernel asks for an fsync itself before it tells the writer. Of one past the cache it does not know, when that
+        // was handed in by io_submit(2) or io_uring.
+        match direct && durable {
+            true => self.dispatcher.change_bytes_durably(bytes, reply, call),
+            false => self.dispatcher.change_bytes(bytes, reply, call),
+        }
     }
 
     /// For a request that may make a file grow.
@@ -372,7 +387,7 @@ impl Server {
 
     fn change(&self, header: &Header, operation: Operation, mut reply: Reply) {
         let (header, inode, acls) = (*header, InodeNumber(header.node), self.agreement.acls);
-        let kernel = self.kernel.clone();
+        let (kernel, direct_writes) = (self.kernel.clone(), self.direct_writes.clone());
         let growth = match operation {
             Operation::CopyRange { to, .. } => self.may_grow(&Header { node: to, ..header }, &mut reply),
             _ if end_of(&operation).is_some() => self.may_grow(&header, &mut reply),
@@ -389,7 +404,8 @@ impl Server {
             let answer = match &operation {
                 Operation::SetAttributes(set) => {
                     let set = convert::set_attributes(set);
-                    Answer::attributes(&fs.set_attributes(&caller(&header, 0), inode, &set)?)
+                    let attributes = fs.set_attributes(&caller(&header, 0), inode, &set)?;
+                    Answer::attributes(&attributes, direct_writes.kept(inode))
                 }
                 Operation::MakeNode { name, mode, device, umask } => match convert::node_type(*mode) {
                     Some(file_type) => {
@@ -419,7 +435,8 @@ impl Server {
                     None => invalid,
                 },
                 Operation::Link { inode: from, name } => {
-                    Answer::entry(&fs.link(InodeNumber(*from), inode, name)?)
+                    let entry = fs.link(InodeNumber(*from), inode, name)?;
+                    Answer::found(&entry, direct_writes.kept(entry.attributes.inode))
                 }
                 // Nobody would enforce it. To take it would be a lie.
                 Operation::SetXattr { name, .. } if !acls && name.starts_with(b"system.posix_acl_") => {
@@ -466,6 +483,8 @@ impl Server {
                     {
                         growth.begins(end);
                     }
+                    // Before Linux 5.16 an answer with attributes from before the copy, and come after it, would be kept.
+                    kernel.forget_attributes(to);
                     if *wide { Answer::number(copied) } else { Answer::count(copied as u32) }
                 }
                 _ => unreachable!("no other request is called a change"),
@@ -550,12 +569,13 @@ fn list(
     inode: InodeNumber,
     cookie: u64,
     listing: &mut Listing,
+    kept: impl Fn(InodeNumber) -> Kept,
 ) -> Result<(bool, Vec<InodeNumber>)> {
     let attributes = listing.attributes();
     let mut has_mark = false;
     let mut directories = Vec::new();
     let result = fs.read_directory(inode, cookie, attributes, &mut |entry| {
-        let fits = listing.add(entry);
+        let fits = listing.add(entry, kept(entry.inode));
         let is_directory = entry.file_type == FileType::Directory;
         has_mark |= fits && entry.attributes.is_none() && !is_directory;
         if fits && entry.attributes.is_some() && is_directory {

@@ -21,7 +21,7 @@ pub fn since_epoch(time: SystemTime) -> (i64, u32) {
         Err(error) => {
             let before = error.duration();
             match before.subsec_nanos() {
-                0 => (-(before.as_secs() as i64), 0),
+                0 => (0_i64.wrapping_sub_unsigned(before.as_secs()), 0),
                 nanoseconds => (-(before.as_secs() as i64) - 1, 1_000_000_000 - nanoseconds),
             }
         }

@@ -16,6 +16,7 @@ mod fio;
 mod fsx;
 mod full;
 mod git;
+mod handed_in;
 mod install;
 mod kill;
 mod link_counts;
@@ -137,6 +138,8 @@ const TESTS: &[Test] = &[
     test("fio-verify", &["fio"], fio::run),
     test("fio-direct", &["fio", "dd", "cmp"], fio::run_direct),
     test("fio-killed", &["fio"], fio::run_killed),
+    test("handed-in-durable", &["fio"], handed_in::run_durable),
+    test("handed-in-times", &["fio"], handed_in::run_times),
     test("full-small-files", &[], full::small_files),
     test("full-large-file", &[], full::large_file),
     test("full-overwrites", &[], full::overwrites),

@@ -62,16 +62,16 @@ impl Volume {
                 ));
                 continue;
             }
-            let node = self.cache.peek(id);
             // A root has no other name.
-            let is_root = node.as_ref().is_some_and(|node| node.pinned.load(Ordering::Relaxed));
+            let is_root = self.cache.peek(id).is_some_and(|node| node.pinned.load(Ordering::Relaxed));
             let counted = if is_root { None } else { self.table.change_references(id, change) };
             let Some(references) = counted else {
                 let what = "what leads to it is not what the block table counts (BT-4)";
                 self.poison(&Error::damaged_node(None, id, what));
                 continue;
             };
-            if let Some(node) = node {
+            // Looked for when it is counted: one that comes into memory meanwhile is marked here, one that comes later by the count.
+            if let Some(node) = self.cache.peek(id) {
                 node.shared.store(references > 1, Ordering::Release);
             }
             if references == 0 {
@@ -178,7 +178,62 @@ fn doomed(node: &CachedNode) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use pando_format::Tree;
+
     use super::*;
+    use crate::small_volume::{change, small_volume};
+
+    /// The mark of a node that came into memory while it gained a name could be left out.
+    #[test]
+    fn what_comes_into_memory_while_it_gains_a_name_is_marked() {
+        let (engine, _device) = small_volume(4 << 10, 1 << 10);
+        for number in 0..2000_u32 {
+            change(&engine, |batch| batch.put(Tree::Metadata, format!("{number:06}"), vec![7; 100]));
+        }
+        engine.checkpoint().unwrap();
+        let volume = engine.volume();
+        let id = {
+            let root = volume.root(Tree::Metadata).read().clone();
+            root.state.read().interior().children.first().unwrap().id
+        };
+        const ROUNDS: u32 = 20_000;
+        // Both wait awake, or they would never be at it at the same time.
+        let turn = AtomicU32::new(0);
+        let await_turn = |wanted: u32| {
+            let mut looks = 0_u32;
+            while turn.load(Ordering::Acquire) < wanted {
+                looks += 1;
+                if looks.is_multiple_of(10_000) {
+                    std::thread::yield_now();
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    await_turn(2 * round + 1);
+                    volume.node(id).unwrap();
+                    turn.fetch_max(2 * round + 2, Ordering::AcqRel);
+                }
+            });
+            for round in 0..ROUNDS {
+                volume.drop_clean(0, false);
+                assert!(volume.cache.peek(id).is_none(), "it has left memory");
+                turn.store(2 * round + 1, Ordering::Release);
+                (0..round % 256).for_each(|_| std::hint::spin_loop());
+                volume.settle([], [id]);
+                await_turn(2 * round + 2);
+                let is_marked = volume.node(id).unwrap().shared.load(Ordering::Acquire);
+                volume.settle([id], []);
+                if !is_marked {
+                    turn.store(u32::MAX, Ordering::Release);
+                }
+                assert!(is_marked, "round {round}: it has two names, and no mark");
+            }
+        });
+    }
 
     #[test]
     fn what_gains_names_is_marked_before_what_loses_some() {

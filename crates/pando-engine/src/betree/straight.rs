@@ -11,6 +11,7 @@ use pando_format::{KeyRange, Msn, NodeId, Pending, Tree};
 
 use super::interior::Interior;
 use super::lifting::range_below;
+use super::message_buffer::MessageBuffer;
 use super::node::{Body, NodeRef};
 use super::tree::take;
 use crate::volume::Volume;
@@ -29,6 +30,31 @@ pub(super) enum Went {
     Straight(usize),
     /// So many are to go into the root.
     Root(usize),
+}
+
+/// The buffers that messages pass on their way, from the last up to the root.
+struct Passage<'a> {
+    buffer: &'a MessageBuffer,
+    /// So many bytes of keys it does not see.
+    lifted: usize,
+    above: Option<&'a Passage<'a>>,
+}
+
+impl Passage<'_> {
+    /// How many of the first messages find nothing that waits for their keys; if none does, how many the first buffer that holds
+    /// something for the first one holds something for.
+    fn passed(&self, messages: &[(Bytes, Pending)]) -> Result<usize, usize> {
+        let count = self.above.map_or(Ok(messages.len()), |above| above.passed(messages))?;
+        if self.buffer.is_empty() {
+            return Ok(count);
+        }
+        let messages = &messages[..count];
+        let keys = messages.iter().map(|(key, _)| &key[self.lifted..]);
+        match self.buffer.passed(keys.clone(), &messages[count - 1].0[self.lifted..]) {
+            0 => Err(keys.take_while(|key| !self.buffer.passes(key)).count()),
+            passed => Ok(passed),
+        }
+    }
 }
 
 /// What became of a range delete.
@@ -51,12 +77,13 @@ impl Volume {
         let Some(state) = root.state.try_read() else { return Went::Root(1) };
         match &state.body {
             Body::Leaf(_) => Went::Root(count),
-            Body::Interior(interior) => self.go_straight(way, interior, state.height, 0, count),
+            Body::Interior(interior) => self.go_straight(way, interior, state.height, 0, count, None),
         }
     }
 
     /// One step of the straight path, for the first `count` messages at most; the caller's lock on `interior`, which does
-    /// not see the first `lifted` bytes of keys, is held until the messages are in the leaf.
+    /// not see the first `lifted` bytes of keys, is held until the messages are in the leaf. What waits in the buffers is looked at when the
+    /// leaf is known to be one that will be written: most messages for others end there, and the look-up costs more than the way.
     fn go_straight(
         &self,
         way: &mut Way<'_>,
@@ -64,6 +91,7 @@ impl Volume {
         height: u8,
         lifted: usize,
         count: usize,
+        above: Option<&Passage<'_>>,
     ) -> Went {
         let index = interior.index_of(&way.messages[0].0[lifted..]);
         let child = &interior.children[index];
@@ -71,19 +99,12 @@ impl Volume {
             let key = &key[lifted..];
             interior.pivots.get(index).is_none_or(|pivot| pivot.is_above(key))
         };
-        let mut count = way.messages[..count].partition_point(is_here);
+        let count = way.messages[..count].partition_point(is_here);
         let Some(buffer) = child.buffer.get() else { return Went::Root(count) };
         if child.id.is_empty() || child.xf.is_some() {
             return Went::Root(count);
         }
-        if !buffer.is_empty() {
-            let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
-            let (last, _) = &way.messages[count - 1];
-            count = match buffer.passed(keys.clone(), &last[lifted..]) {
-                0 => return Went::Root(keys.take_while(|key| !buffer.passes(key)).count()),
-                passed => passed,
-            };
-        }
+        let passage = Passage { buffer, lifted, above };
         let lifted = lifted + child.strip as usize;
         if way.messages[..count].iter().any(|(key, _)| key.len() < lifted) {
             return Went::Root(count);
@@ -98,12 +119,16 @@ impl Volume {
         }
         if height > 1 {
             let Some(state) = node.state.try_read() else { return Went::Root(1) };
-            return self.go_straight(way, state.interior(), height - 1, lifted, count);
+            return self.go_straight(way, state.interior(), height - 1, lifted, count, Some(&passage));
         }
         let Some(mut state) = node.state.try_write() else { return Went::Root(1) };
         if !self.is_dirty_now(&state) {
             return Went::Root(count);
         }
+        let count = match passage.passed(&way.messages[..count]) {
+            Ok(count) => count,
+            Err(held) => return Went::Root(held),
+        };
         let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
         if state.leaf().missing_for([], keys).is_some() {
             return Went::Root(count);

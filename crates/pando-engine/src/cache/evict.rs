@@ -68,7 +68,7 @@ impl Volume {
     }
 
     /// Drops what is clean until the goal is reached, or every node has been looked at.
-    pub(super) fn drop_clean(&self, goal: usize, spare_used: bool) {
+    pub(crate) fn drop_clean(&self, goal: usize, spare_used: bool) {
         let start = *self.cache.hand.lock();
         let mut hand = start;
         // The hand's own shard comes first with what lies behind the hand, and last with the rest.

@@ -53,6 +53,24 @@ pub(crate) enum Answer {
     Refused(Errno),
 }
 
+/// For how long the kernel may go by attributes that it is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Until it is told of a change, or makes one.
+    Forever,
+    /// Not at all: it asks each time.
+    No,
+}
+
+impl Kept {
+    fn seconds(self) -> u64 {
+        match self {
+            Self::Forever => FOREVER,
+            Self::No => 0,
+        }
+    }
+}
+
 /// The header of an answer to a request.
 pub(crate) fn answer_header(unique: u64, error: Option<Errno>, body_bytes: usize) -> [u8; 16] {
     let mut header = [0; 16];
@@ -64,17 +82,22 @@ pub(crate) fn answer_header(unique: u64, error: Option<Errno>, body_bytes: usize
 }
 
 impl Answer {
-    /// An inode that was found or made.
+    /// An inode that was found or made, whose attributes the kernel may go by from then on.
     pub(crate) fn entry(entry: &Entry) -> Self {
+        Self::found(entry, Kept::Forever)
+    }
+
+    /// An inode that was found.
+    pub(crate) fn found(entry: &Entry, kept: Kept) -> Self {
         let mut out = Inline::default();
-        put_entry(&mut out, &entry.attributes);
+        put_entry(&mut out, &entry.attributes, kept);
         Self::Record(out)
     }
 
     /// An inode that was found under a name that may be another's the next time.
     pub(crate) fn fleeting(entry: &Entry) -> Self {
         let mut out = Inline::default();
-        put_entry(&mut out, &entry.attributes);
+        put_entry(&mut out, &entry.attributes, Kept::Forever);
         // How long the name is good for, in seconds.
         out.bytes[16..24].fill(0);
         Self::Record(out)
@@ -90,18 +113,18 @@ impl Answer {
         Self::Record(out)
     }
 
-    pub(crate) fn attributes(attributes: &Attributes) -> Self {
+    pub(crate) fn attributes(attributes: &Attributes, kept: Kept) -> Self {
         let mut out = Inline::default();
-        out.u64(FOREVER);
+        out.u64(kept.seconds());
         out.u64(0);
         put_attributes(&mut out, attributes);
         Self::Record(out)
     }
 
     /// Attributes with the time of birth.
-    pub(crate) fn all_attributes(attributes: &Attributes) -> Self {
+    pub(crate) fn all_attributes(attributes: &Attributes, kept: Kept) -> Self {
         let mut out = Vec::with_capacity(288);
-        out.u64(FOREVER);
+        out.u64(kept.seconds());
         out.zeros(24);
         put_statx(&mut out, attributes);
         Self::Buffer(out)
@@ -156,7 +179,7 @@ impl Answer {
 /// An inode that was made and opened at once.
 pub(crate) fn entry_and_file(entry: &Entry) -> Answer {
     let mut out = Inline::default();
-    put_entry(&mut out, &entry.attributes);
+    put_entry(&mut out, &entry.attributes, Kept::Forever);
     put_opened(&mut out, 0, 0);
     Answer::Record(out)
 }
@@ -167,11 +190,11 @@ fn put_opened(out: &mut impl Put, handle: u64, open_flags: u32) {
     out.u32(0);
 }
 
-fn put_entry(out: &mut impl Put, attributes: &Attributes) {
+fn put_entry(out: &mut impl Put, attributes: &Attributes, kept: Kept) {
     out.u64(attributes.inode.0);
     out.u64(attributes.generation);
     out.u64(FOREVER);
-    out.u64(FOREVER);
+    out.u64(kept.seconds());
     out.u64(0);
     put_attributes(out, attributes);
 }
@@ -270,7 +293,7 @@ impl Listing {
     }
 
     /// Adds an entry if it fits. `.` and `..` go without attributes: the kernel looks them up by itself.
-    pub(crate) fn add(&mut self, entry: &DirectoryEntry) -> bool {
+    pub(crate) fn add(&mut self, entry: &DirectoryEntry, kept: Kept) -> bool {
         let name_bytes = entry.name.len();
         let padding = name_bytes.next_multiple_of(8) - name_bytes;
         let has_attributes = self.attributes != ListAttributes::OfNone;
@@ -282,7 +305,7 @@ impl Listing {
         out.reserve(record_bytes);
         if has_attributes {
             match &entry.attributes {
-                Some(attributes) => put_entry(out, attributes),
+                Some(attributes) => put_entry(out, attributes, kept),
                 // The kernel takes the name alone, and asks when it wants to know more.
                 None => out.zeros(128),
             }
@@ -338,8 +361,8 @@ mod tests {
         let entry = Entry { attributes };
         assert_eq!(record(Answer::entry(&entry)).len(), 128);
         assert_eq!(record(Answer::absent()).len(), 128);
-        assert_eq!(record(Answer::attributes(&attributes)).len(), 104);
-        assert_eq!(record(Answer::all_attributes(&attributes)).len(), 288);
+        assert_eq!(record(Answer::attributes(&attributes, Kept::Forever)).len(), 104);
+        assert_eq!(record(Answer::all_attributes(&attributes, Kept::No)).len(), 288);
         assert_eq!(record(entry_and_file(&entry)).len(), 144);
         assert_eq!(record(Answer::opened(1, 0)).len(), 16);
         let statistics = Statistics { capacity: 0, free: 0, available: 0, inodes: 0, inodes_free: 0 };
@@ -369,7 +392,11 @@ mod tests {
         {
             let mut listing = Listing::new(2 * record_bytes + 7, attributes);
             assert!(listing.is_empty());
-            assert!(listing.add(&entry) && listing.add(&entry) && !listing.add(&entry));
+            assert!(
+                listing.add(&entry, Kept::Forever)
+                    && listing.add(&entry, Kept::Forever)
+                    && !listing.add(&entry, Kept::Forever)
+            );
             assert_eq!(record(listing.into_answer()).len(), 2 * record_bytes);
         }
     }

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use pando_fs::operations::SetTime;
+use rustix::fs::OFlags;
 
 use super::wire::{Reader, join_time};
 
@@ -182,6 +183,8 @@ pub(crate) struct Write {
     /// Past the kernel's cache.
     pub(crate) direct: bool,
     pub(crate) kill_set_id: bool,
+    /// By a descriptor or a call that wants it durable (`O_DSYNC`, `RWF_DSYNC`).
+    pub(crate) durable: bool,
 }
 
 /// What a request asks for; the inode it is about stands in the header.
@@ -361,10 +364,12 @@ impl Operation {
             opcode::WRITE => {
                 let (_handle, offset) = (fixed.u64()?, fixed.u64()?);
                 let (size, flags) = (fixed.u32()?, fixed.u32()?);
+                let (_lock_owner, open_flags) = (fixed.u64()?, fixed.u32()?);
+                let durable = open_flags & OFlags::DSYNC.bits() != 0;
                 let data = pando_fs::copy_for_device(rest.bytes(size as usize)?);
                 let [collected, direct, kill_set_id] =
                     [WRITE_CACHE, LOCK_OWNER, WRITE_KILL_SET_ID].map(|flag| flags & flag != 0);
-                Self::Write(Write { offset, data, collected, direct, kill_set_id })
+                Self::Write(Write { offset, data, collected, direct, kill_set_id, durable })
             }
             opcode::STATFS => Self::Statistics,
             opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => Self::Sync,
@@ -523,16 +528,33 @@ mod tests {
         all
     }
 
+    /// The body of a READ or WRITE: the handle, the offset, the length, and flags; then an owner of locks and what the file was opened with.
+    fn transfer(flags: u32, open_flags: u32) -> impl Fn(&mut Vec<u8>) {
+        move |bytes| {
+            [1, 2].iter().for_each(|&word| bytes.u64(word));
+            [0, flags].iter().for_each(|&word| bytes.u32(word));
+            bytes.u64(3);
+            [open_flags, 0].iter().for_each(|&word| bytes.u32(word));
+        }
+    }
+
+    #[test]
+    fn a_write_says_whether_it_is_to_be_durable() {
+        for (open_flags, durable) in
+            [(OFlags::DSYNC, true), (OFlags::SYNC, true), (OFlags::RDWR | OFlags::DIRECT, false)]
+        {
+            let Ok(Operation::Write(write)) =
+                decode(&request(opcode::WRITE, transfer(1 << 1, open_flags.bits())))
+            else {
+                panic!("no write")
+            };
+            assert_eq!(write.durable, durable, "{open_flags:?}");
+        }
+    }
+
     #[test]
     fn what_passes_the_cache_by_says_whose_locks_it_respects() {
-        // The handle, the offset, the length, and flags; then an owner of locks and what the file was opened with.
-        let body = |flags: u32| {
-            move |bytes: &mut Vec<u8>| {
-                [1, 2].iter().for_each(|&word| bytes.u64(word));
-                [0, flags].iter().for_each(|&word| bytes.u32(word));
-                [3, 4].iter().for_each(|&word| bytes.u64(word));
-            }
-        };
+        let body = |flags: u32| transfer(flags, 0);
         for (flags, passes) in [(0, false), (1 << 0 | 1 << 2, false), (1 << 1, true)] {
             let read = decode(&request(opcode::READ, body(flags))).unwrap();
             assert_eq!(read, Operation::Read { offset: 2, size: 0, direct: passes });
