@@ -256,7 +256,7 @@ impl BufferPartWriter {
         self.builder.raw_length()
     }
 
-    /// Ends the part. One without messages has nothing stored.
+    /// Ends the part. One without messages has nothing stored. Panics above [`crate::part::PART_LENGTH_MAX`].
     pub fn finish(mut self, compression: Compression) -> EncodedPart {
         let entry_count = self.counts.iter().sum();
         if entry_count == 0 {

@@ -72,7 +72,7 @@ impl LeafPartWriter {
         self.builder.raw_length()
     }
 
-    /// Ends the part. One without entries has nothing stored.
+    /// Ends the part. One without entries has nothing stored. Panics above [`crate::part::PART_LENGTH_MAX`].
     pub fn finish(mut self, compression: Compression) -> EncodedPart {
         if self.count == 0 {
             return EncodedPart::default();

@@ -221,7 +221,7 @@ impl PartBuilder {
     pub(crate) fn finish(self, structure: Structure, compression: Compression) -> EncodedPart {
         let raw_length = self.raw_length();
         let raw_length_stored = u32::try_from(raw_length).ok().filter(|length| *length <= PART_LENGTH_MAX);
-        let raw_length_stored = raw_length_stored.expect("the tree splits parts long before 64 MiB");
+        let raw_length_stored = raw_length_stored.expect("who writes a part asks for its length before");
         let padded = raw_length.next_multiple_of(BLOCK_LENGTH);
         let mut front = self.front;
         if compression != Compression::None && padded > BLOCK_LENGTH {

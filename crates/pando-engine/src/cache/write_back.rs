@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pando_device::{BLOCK_SIZE, WriteRequest};
+use pando_format::part::PART_LENGTH_MAX;
 use pando_format::{
-    BlockEntry, BufferPartWriter, Compression, Edge, EncodedPart, Extent, LeafPartWriter, NodeBody,
-    NodeHeader, PartEntry, stored_checksum,
+    BlockEntry, BufferPartWriter, Edge, EncodedPart, Extent, LeafPartWriter, NodeBody, NodeHeader, PartEntry,
+    stored_checksum,
 };
 
 use crate::betree::leaf::Basement;
@@ -170,7 +171,7 @@ impl Volume {
                 let mut parts = Vec::with_capacity(leaf.basements.len());
                 for slot in &leaf.basements {
                     parts.push(match slot.part.get() {
-                        Some(basement) => OutPart::new(encode_basement(basement, self.compression), slot.msn),
+                        Some(basement) => OutPart::new(self.encode_basement(basement)?, slot.msn),
                         None => self.copy_part(image, &slot.part)?,
                     });
                 }
@@ -182,9 +183,7 @@ impl Volume {
                 let mut edges = Vec::with_capacity(interior.children.len());
                 for child in &interior.children {
                     parts.push(match child.buffer.get() {
-                        Some(buffer) => {
-                            OutPart::new(encode_buffer(buffer, self.compression), child.buffer_msn)
-                        }
+                        Some(buffer) => OutPart::new(self.encode_buffer(buffer)?, child.buffer_msn),
                         None => self.copy_part(image, &child.buffer)?,
                     });
                     let mut edge = Edge::new(child.id, child.strip);
@@ -194,6 +193,40 @@ impl Volume {
                 Ok((parts, NodeBody::Interior { pivots: interior.pivots.clone(), edges }))
             }
         }
+    }
+
+    fn encode_basement(&self, basement: &Basement) -> Result<EncodedPart> {
+        let mut writer = LeafPartWriter::new();
+        for (key, value) in basement.entries.iter() {
+            writer.push(key, value);
+        }
+        self.expect_length(writer.raw_length())?;
+        Ok(writer.finish(self.compression))
+    }
+
+    fn encode_buffer(&self, buffer: &MessageBuffer) -> Result<EncodedPart> {
+        if buffer.is_empty() {
+            return Ok(EncodedPart::default());
+        }
+        let mut writer = BufferPartWriter::new();
+        for (key, msn, pending) in buffer.keyed() {
+            writer.push(key, msn, pending);
+        }
+        for (range, msn) in buffer.ranges() {
+            writer.push_range(range, *msn);
+        }
+        buffer.gotos().iter().for_each(|goto| writer.push_goto(goto));
+        self.expect_length(writer.raw_length())?;
+        Ok(writer.finish(self.compression))
+    }
+
+    /// The tree splits parts long before they are too long. One that is cannot be written, so the volume takes no changes any more.
+    fn expect_length(&self, raw_length: usize) -> Result<()> {
+        if raw_length <= PART_LENGTH_MAX as usize {
+            return Ok(());
+        }
+        let why = format_args!("a part of a node would take {raw_length} bytes, more than {PART_LENGTH_MAX}");
+        Err(self.poison(&why))
     }
 
     /// A part that is not in memory goes along as it lies on the device, unread. It keeps its checksum, so damage stays
@@ -271,29 +304,6 @@ impl OutPart {
     fn entry(&self, block: u32) -> PartEntry {
         PartEntry { offset: if self.stored_length == 0 { 0 } else { block }, ..self.entry.clone() }
     }
-}
-
-fn encode_basement(basement: &Basement, compression: Compression) -> EncodedPart {
-    let mut writer = LeafPartWriter::new();
-    for (key, value) in basement.entries.iter() {
-        writer.push(key, value);
-    }
-    writer.finish(compression)
-}
-
-fn encode_buffer(buffer: &MessageBuffer, compression: Compression) -> EncodedPart {
-    if buffer.is_empty() {
-        return EncodedPart::default();
-    }
-    let mut writer = BufferPartWriter::new();
-    for (key, msn, pending) in buffer.keyed() {
-        writer.push(key, msn, pending);
-    }
-    for (range, msn) in buffer.ranges() {
-        writer.push_range(range, *msn);
-    }
-    buffer.gotos().iter().for_each(|goto| writer.push_goto(goto));
-    writer.finish(compression)
 }
 
 fn place_each<'a, T: Clone + 'a>(

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pando_device::SimulatedDevice;
 use pando_device::simulated::Fault;
-use pando_format::Tree;
+use pando_format::part::PART_LENGTH_MAX;
+use pando_format::{Msn, Pending, Tree};
 
 use super::write_back::{Cause, OVERLAPPED_BYTES};
 use crate::betree::node::{Image, NodeRef};
-use crate::small_volume::{fill, manual, volume_on};
+use crate::small_volume::{change, fill, manual, small_volume, volume_on};
 use crate::volume::Volume;
 use crate::{Engine, Error, KeyRange};
 
@@ -137,4 +139,31 @@ fn a_node_that_cannot_be_written_is_dirty_once() {
         assert!(volume.write_back_one().is_err());
         assert_eq!(volume.cache.dirty_nodes().len(), dirty);
     }
+}
+
+/// The thread that wrote a buffer of more than 64 MiB panicked, and so did each that opened the volume and replayed its log.
+#[test]
+fn a_part_that_is_too_long_fails_the_volume() {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    for number in 0..200_u32 {
+        change(&engine, |batch| batch.put(Tree::Data, number.to_be_bytes().to_vec(), vec![1; 200]));
+        while engine.background_step().unwrap() {}
+    }
+    let volume = engine.volume();
+    let root = volume.root(Tree::Data).read().clone();
+    {
+        let _gate = volume.gate.read_recursive();
+        let mut state = root.state.write();
+        volume.mark_dirty(&root, &mut state);
+        let block = Bytes::from(vec![2; 4096]);
+        for number in 0..PART_LENGTH_MAX / 4096 {
+            let key = [&b"\xff"[..], &number.to_be_bytes()].concat();
+            state.interior_mut().push(key.into(), Msn { lsn: 1 << 40, sub: 0 }, Pending::Put(block.clone()));
+        }
+        volume.account(&mut state);
+    }
+    assert!(matches!(engine.checkpoint(), Err(Error::ReadOnly { .. })));
+    let why = engine.failure().unwrap();
+    assert!(why.starts_with("a part of a node would take"), "{why}");
+    assert_eq!(engine.get(Tree::Data, &7_u32.to_be_bytes()), Ok(Some(vec![1; 200].into())));
 }
