@@ -193,7 +193,7 @@ impl Volume {
     /// What waits in a root for maintenance.
     fn root_load(&self, tree: Tree) -> RootLoad {
         let slot = self.root(tree);
-        let (bytes, edges) = slot.load();
+        let (bytes, edges) = slot.load(&self.damaged);
         RootLoad { bytes, edges, wounds: slot.wounds.lock().weight }
     }
 
@@ -263,7 +263,7 @@ impl Volume {
                 return Ok(());
             }
             // What it has heard of the roots may be what they were. Nobody would tell it once more.
-            Tree::ALL.into_iter().for_each(|tree| self.root(tree).look());
+            Tree::ALL.into_iter().for_each(|tree| self.root(tree).look(&self.damaged));
             if released && self.has_room_now(bytes) {
                 return Ok(());
             }

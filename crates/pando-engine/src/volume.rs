@@ -11,7 +11,6 @@
 //! 6. the root pointer of a tree, then nodes from parent to child.
 //! 7. cache shards, the dirty list, what is to be read ahead, block table, allocator, log, signals: leaves.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -21,6 +20,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::background::Signals;
 use crate::betree::ballast::Ballast;
+use crate::betree::damaged::Damaged;
 use crate::betree::node::{Body, CachedNode, Node, NodeRef};
 use crate::betree::tree::TreeRoot;
 use crate::cache::NodeCache;
@@ -74,7 +74,7 @@ pub(crate) struct Volume {
     /// Bytes that the log names in their places since the last checkpoint. A recovery keeps those places and writes the bytes anew.
     pub(crate) bound_bytes: AtomicU64,
     /// Nodes behind which damage keeps maintenance from working.
-    pub(crate) damaged: Mutex<HashSet<NodeId>>,
+    pub(crate) damaged: Damaged,
     /// Nodes that nothing names any more, to be taken apart.
     pub(crate) doomed: Mutex<Vec<NodeId>>,
     /// Who reads the last checkpoint, or one before it.
@@ -107,15 +107,16 @@ impl Volume {
         allocator.set_node_bytes(superblock.node_bytes.into());
         // What an earlier mount left is unknown: enough to look for it once when space is short.
         let dead_before = allocator.counters().capacity / 64;
+        let shape = Shape {
+            node_bytes: superblock.node_bytes as usize,
+            basement_bytes: superblock.basement_bytes as usize,
+            fanout: superblock.fanout as usize,
+        };
         Self {
             device,
             volume_id: superblock.volume,
             compression: superblock.compression,
-            shape: Shape {
-                node_bytes: superblock.node_bytes as usize,
-                basement_bytes: superblock.basement_bytes as usize,
-                fanout: superblock.fanout as usize,
-            },
+            shape,
             checkpointing: Mutex::new(()),
             eviction: Mutex::new(()),
             sequencer: Mutex::new(lsn),
@@ -132,7 +133,7 @@ impl Volume {
             reclaiming: AtomicBool::new(false),
             dead_bytes: AtomicU64::new(dead_before),
             bound_bytes: AtomicU64::new(0),
-            damaged: Mutex::default(),
+            damaged: Damaged::new(&shape),
             doomed: Mutex::default(),
             pins: Mutex::default(),
             stats: Counters::default(),
@@ -152,7 +153,7 @@ impl Volume {
     pub(crate) fn add_node(&self, tree: Tree, mut state: Node) -> NodeRef {
         let id = self.table.insert_new(tree, state.height);
         // That was another node of the same id.
-        self.damaged.lock().remove(&id);
+        self.damaged.remove(id);
         self.account(&mut state);
         let node = CachedNode::new(id, tree, state);
         self.cache.insert(node.clone());

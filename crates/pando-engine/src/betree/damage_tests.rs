@@ -13,7 +13,7 @@ use super::interior::{Child, Interior};
 use super::node::{Body, Node, NodeRef};
 use super::tree::{TreeRoot, root_above};
 use crate::small_volume::{change, manual, small_volume};
-use crate::{Batch, Direction, Engine, Error, Result, ScanLimit};
+use crate::{Batch, Direction, Engine, Error, FormatOptions, Result, ScanLimit};
 
 const TREE: Tree = Tree::Metadata;
 
@@ -164,7 +164,7 @@ fn a_leaf_that_grows_beside_damage_is_split_around_it() {
     for (quarters, gives_error) in [(&[2][..], false), (&[2], true), (&[0], false), (&[1, 2], false)] {
         let (engine, device, leaf, next) = overgrown(quarters, gives_error);
         settle(&engine);
-        assert!(!engine.volume().damaged.lock().contains(&leaf));
+        assert!(!engine.volume().damaged.contains(leaf));
         let node = engine.volume().node(leaf).unwrap();
         assert!(!node.state.read().leaf().is_too_large(16 << 10), "it is split");
         if !gives_error {
@@ -196,7 +196,7 @@ fn a_leaf_that_cannot_be_split_is_left_as_it_is() {
     *device.blocks.lock() = [0, 4].map(|quarter| block_of(&engine, leaf, quarter)).into();
     evict(&engine.volume().node(leaf).unwrap());
     settle(&engine);
-    assert!(engine.volume().damaged.lock().contains(&leaf));
+    assert!(engine.volume().damaged.contains(leaf));
     let reads = device.reads.load(Ordering::Relaxed);
     for number in next..next + 20 {
         put(&engine, number);
@@ -430,8 +430,8 @@ fn nobody_gives_up_on_edges_to_nothing() {
     for node in [NodeId::EMPTY, NodeId(77)] {
         volume.give_up_on(node, damage(node)).unwrap();
     }
-    let damaged = volume.damaged.lock();
-    assert!(!damaged.contains(&NodeId::EMPTY) && damaged.contains(&NodeId(77)));
+    let damaged = &volume.damaged;
+    assert!(!damaged.contains(NodeId::EMPTY) && damaged.contains(NodeId(77)));
 }
 
 /// Edges that were joined before damage came were taken off nobody's count (BT-4): what they lead to was never free again.
@@ -574,4 +574,86 @@ fn what_has_names_is_not_reclaimed() {
     assert!(matches!(engine.volume().reclaim_doomed(), Err(Error::ReadOnly { .. })));
     assert_failed(&engine, "it was to be reclaimed");
     assert_eq!(lost(&engine, 260), []);
+}
+
+/// A volume of so many keys, the last leaf of which cannot be read, and that leaf.
+fn rotten_at_its_end(keys: u32, fanout: u32) -> (Engine, Arc<Rotten>, NodeId) {
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    let format = FormatOptions {
+        node_bytes: Some(16 << 10),
+        basement_bytes: Some(2 << 10),
+        fanout: Some(fanout),
+        ..FormatOptions::default()
+    };
+    Engine::format(device.clone(), &format).unwrap();
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    for number in 0..keys {
+        put(&engine, number);
+        settle(&engine);
+    }
+    engine.close().unwrap();
+    let mut node = root(&engine);
+    while node.height > 0 {
+        let last = node.state.read().interior().children.last().unwrap().id;
+        node = engine.volume().node(last).unwrap();
+    }
+    let place = engine.volume().table.lookup(node.id).unwrap();
+    let device = Rotten::new(device.to_bytes(), vec![place.extents[0].offset], false);
+    (Engine::open(device.clone(), manual()).unwrap(), device, node.id)
+}
+
+/// Messages waited at one edge, however many came, until no part could hold them and the daemon ended, and so did each that replayed the log.
+#[test]
+fn any_number_of_messages_may_wait_for_damage() {
+    const BLOCKS: u32 = 20_000;
+    for (keys, height) in [(260, 1), (700, 2)] {
+        let (engine, device, leaf) = rotten_at_its_end(keys, 4);
+        assert_eq!(root(&engine).height, height);
+        let block = |number: u32| vec![number as u8; 4096];
+        for first in (keys..keys + BLOCKS).step_by(20) {
+            change(&engine, |batch| {
+                (first..first + 20).for_each(|number| batch.put(TREE, key(number), block(number)));
+            });
+            settle(&engine);
+        }
+        assert!(engine.volume().damaged.contains(leaf));
+        engine.checkpoint().unwrap();
+        assert_eq!(engine.failure(), None);
+        let number = keys + BLOCKS;
+        change(&engine, |batch| batch.put(TREE, key(number), block(number)));
+        engine.sync().unwrap();
+        drop(engine);
+        let engine = Engine::open(device, manual()).unwrap();
+        for number in keys..=keys + BLOCKS {
+            let found = engine.waiting(|| engine.get(TREE, &key(number)));
+            assert_eq!(found, Ok(Some(block(number).into())), "{number}");
+        }
+        settle(&engine);
+        assert!((1..200).contains(&lost(&engine, keys).len()));
+        let problems = engine.check(&mut |_, _| {}).unwrap().problems;
+        assert!(
+            problems.iter().all(|problem| problem.starts_with(&format!("node {}", leaf.0))),
+            "{problems:?}"
+        );
+        engine.close().unwrap();
+    }
+}
+
+/// What waited for one unreadable leaf held up every change of the volume for ten seconds, and had maintenance flush the others for every
+/// few bytes.
+#[test]
+fn what_waits_for_damage_holds_nobody_up() {
+    let (engine, _, leaf) = rotten_at_its_end(260, 32);
+    let before = engine.stats().flushes;
+    for number in 260..1200 {
+        put(&engine, number);
+        settle(&engine);
+        assert!(engine.volume().has_room(0), "{number}");
+    }
+    let waiting = root(&engine).state.read().interior().buffer_bytes();
+    assert_eq!(root(&engine).height, 1);
+    assert!(engine.volume().damaged.contains(leaf) && waiting > 5 * (16 << 10), "{waiting}");
+    (0..20).for_each(|number| put(&engine, number));
+    settle(&engine);
+    assert_eq!(engine.stats().flushes, before, "few messages wait at the others");
 }

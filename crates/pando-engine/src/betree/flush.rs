@@ -48,22 +48,18 @@ impl Volume {
             self.prune(&node, &KeyRange::all())?;
             return Ok(true);
         }
+        let is_cut = self.cut_overfull_edges(&node, &KeyRange::all())?;
         let over = match &node.state.read().body {
             Body::Leaf(_) => false,
-            Body::Interior(interior) => {
-                let damaged = self.damaged.lock();
-                let movable = interior
-                    .children
-                    .iter()
-                    .any(|child| child.buffer_bytes > 0 && !damaged.contains(&child.id));
-                movable && interior.buffer_bytes() > self.shape.node_bytes
-            }
+            Body::Interior(interior) => self.damaged.movable_bytes(interior) > self.shape.node_bytes,
         };
         if over {
             self.relieve(&node, &KeyRange::all())?;
+        }
+        if over || is_cut {
             self.fit_root(tree)?;
         }
-        Ok(over)
+        Ok(over || is_cut)
     }
 
     /// True if a flush finds room for the leaf that it makes dirty. It may use half of the reserve: that is what it is for.
@@ -72,19 +68,20 @@ impl Volume {
         self.allocator.counters().usable > self.space_to_be_written() + self.space_reserve() / 2
     }
 
-    /// Flushes until the messages that wait in a node are within their budget, or a clone waits for the token.
+    /// Flushes until the messages that wait in a node and can be moved are within their budget, or a clone waits for the token.
     fn relieve(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
         let root = self.root(node.tree);
+        self.cut_overfull_edges(node, own)?;
         loop {
             let heaviest = {
                 let state = node.state.read();
                 let interior = state.interior();
-                if interior.buffer_bytes() <= self.shape.node_bytes || !self.has_space_to_flush() {
+                let movable = self.damaged.movable_bytes(interior);
+                if movable <= self.shape.node_bytes || !self.has_space_to_flush() {
                     return Ok(());
                 }
-                let damaged = self.damaged.lock();
-                let sound =
-                    interior.children.iter().enumerate().filter(|(_, child)| !damaged.contains(&child.id));
+                let edges = interior.children.iter().enumerate();
+                let sound = edges.filter(|(_, child)| !self.damaged.contains(child.id));
                 let waiting = sound.filter(|(_, child)| child.buffer_bytes > 0);
                 let Some((index, child)) = waiting.max_by_key(|(_, child)| child.buffer_bytes) else {
                     return Ok(());
@@ -182,7 +179,7 @@ impl Volume {
         let is_full = || {
             let child = child.state.read();
             // Brought in shape, it may have been joined with the neighbour in front of it, and is no more.
-            !child.dropped && child.interior().buffer_bytes() > self.shape.node_bytes
+            !child.dropped && self.damaged.movable_bytes(child.interior()) > self.shape.node_bytes
         };
         if is_full() {
             self.bring_in_shape(node, own, index, &child)?;
@@ -214,7 +211,7 @@ impl Volume {
             return Err(error);
         }
         // An edge to nothing stands for many. It leads to a new node by now, which is given up on when it is tried again.
-        if !id.is_empty() && self.damaged.lock().insert(id) {
+        if !id.is_empty() && self.damaged.insert(id) {
             complain(format_args!(
                 "messages for a damaged part of the volume are kept where they are: {error}"
             ));

@@ -109,7 +109,7 @@ impl Child {
     }
 
     /// The edge for a part of its keys; `bounds` are those of now. The buffer must be loaded.
-    fn narrowed(&self, bounds: &KeyRange, range: &KeyRange) -> Self {
+    pub(super) fn narrowed(&self, bounds: &KeyRange, range: &KeyRange) -> Self {
         let mut child = self.clone();
         let buffer = child.buffer.into_value().expect("a buffer is loaded before its edge is narrowed");
         child.buffer = Part::new(buffer.inside(&bounds.intersection(range)));
@@ -385,7 +385,8 @@ impl Interior {
 
     /// How one edge can do what this one and the next do, if both lead into the same node and translate alike. What lies between them may
     /// be an edge between whose bounds there is no key, as behind the last key with one prefix and before the first with the next.
-    pub(crate) fn twins(&self, left: usize, own: &KeyRange) -> Result<Option<Twins>> {
+    /// Two with more waiting messages than `bytes_max` stay two.
+    pub(crate) fn twins(&self, left: usize, own: &KeyRange, bytes_max: usize) -> Result<Option<Twins>> {
         let has_no_key = |index: usize| {
             index + 1 < self.children.len() && key_limits(&self.bounds_of(index, own)).is_none()
         };
@@ -393,7 +394,8 @@ impl Interior {
         let [Some(a), Some(b)] = [left, right].map(|index| self.children.get(index)) else { return Ok(None) };
         let waits = |child: &Child| child.buffer.get().is_none_or(|buffer| !buffer.gotos().is_empty());
         let is_hidden = left + 1 < right && waits(&self.children[left + 1]);
-        if a.id != b.id || a.xf.is_none() || b.xf.is_none() || is_hidden {
+        let is_overfull = a.buffer_bytes + b.buffer_bytes > bytes_max;
+        if a.id != b.id || a.xf.is_none() || b.xf.is_none() || is_hidden || is_overfull {
             return Ok(None);
         }
         let (prefix_a, prefix_b) = (self.bounds_below(left, own)?.1, self.bounds_below(right, own)?.1);

@@ -120,7 +120,7 @@ impl Volume {
     pub(crate) fn join_twins(&self, parent: &NodeRef, own: &KeyRange) -> Result<bool> {
         let next = |interior: &Interior, from: usize| -> Result<Option<(usize, Twins)>> {
             for left in from..interior.children.len() {
-                if let Some(twins) = interior.twins(left, own)? {
+                if let Some(twins) = interior.twins(left, own, self.damaged.edge_bytes_max())? {
                     return Ok(Some((left, twins)));
                 }
             }
@@ -155,6 +155,10 @@ impl Volume {
 
     /// True if what an edge and the next one show fits into one node, as far as that can be told without reading more than headers.
     fn may_merge(&self, parent: &NodeRef, own: &KeyRange, left: usize) -> Result<bool> {
+        let pair = [left, left + 1].map(|index| parent.state.read().interior().children[index].id);
+        if pair.into_iter().any(|id| self.damaged.contains(id)) {
+            return Ok(false);
+        }
         let (mut bytes, mut edges) = (0, 0);
         for index in [left, left + 1] {
             let shown = self.shown_by(parent, own, index)?;

@@ -371,6 +371,28 @@ impl MessageBuffer {
         values
     }
 
+    /// A bound inside of a range below which about half of the messages lie, by their weight; `None` if there is none.
+    pub(crate) fn middle(&self, range: &KeyRange) -> Option<Bound> {
+        let keyed = self.keyed.iter();
+        let keyed =
+            keyed.map(|(key, (_, pending))| (Bound::before(key.clone()), Self::keyed_weight(key, pending)));
+        let ranges = self.ranges.iter().map(|(range, _)| (range.lower.clone(), Self::range_weight(range)));
+        let gotos = self.gotos.iter().map(|goto| (goto.range.lower.clone(), Self::goto_weight(goto)));
+        let mut places: Vec<_> = keyed.chain(ranges).chain(gotos).collect();
+        places.sort();
+        let inside = |bound: &Bound| *bound > range.lower && *bound < range.upper;
+        let mut below = 0;
+        let mut middle = None;
+        for (bound, weight) in places {
+            if below > 0 && inside(&bound) && (middle.is_none() || below <= self.bytes / 2) {
+                middle = Some(bound);
+            }
+            below += weight;
+        }
+        // It outlives the messages, so it keeps nothing of theirs.
+        middle.map(|bound| Bound { bytes: Bytes::copy_from_slice(&bound.bytes), ..bound })
+    }
+
     /// Cuts off everything at and above `bound` into a buffer of its own.
     pub(crate) fn split_off(&mut self, bound: &Bound) -> Self {
         let above = KeyRange::new(bound.clone(), Bound::greatest());

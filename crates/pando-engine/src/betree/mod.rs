@@ -4,6 +4,7 @@ pub(crate) mod ballast;
 pub(crate) mod compare;
 #[cfg(test)]
 mod damage_tests;
+pub(crate) mod damaged;
 pub(crate) mod entries;
 mod flush;
 pub(crate) mod heal;

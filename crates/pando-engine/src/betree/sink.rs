@@ -119,7 +119,7 @@ impl Volume {
                     .inspect_err(|_| self.deletes_wait.store(true, Ordering::Release))?
                     .min(sunk);
             }
-            if sunk != Sunk::All || before != moved() || !self.damaged.lock().is_empty() {
+            if sunk != Sunk::All || before != moved() || !self.damaged.is_empty() {
                 self.deletes_wait.store(true, Ordering::Release);
             }
         }
@@ -232,7 +232,7 @@ impl Volume {
             (if self.is_own(edge) { edge.id } else { NodeId::EMPTY }, children.len())
         };
         let Some(child) = self.cache.peek(id) else { return Ok(false) };
-        if child.state.read().dirty.is_none() || self.damaged.lock().contains(&id) {
+        if child.state.read().dirty.is_none() || self.damaged.contains(id) {
             return Ok(false);
         }
         let holds_deletes = node.state.read().interior().children[index].holds_deletes();
@@ -273,13 +273,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Bytes of messages in a root.
+    /// Bytes of messages in a root that can be moved.
     fn waiting_in_root(&self, tree: Tree) -> usize {
         let root = self.root(tree).read().clone();
         let state = root.state.read();
         match &state.body {
             Body::Leaf(_) => 0,
-            Body::Interior(interior) => interior.buffer_bytes(),
+            Body::Interior(interior) => self.damaged.movable_bytes(interior),
         }
     }
 
@@ -323,11 +323,10 @@ impl Volume {
                     continue;
                 }
                 let interior = state.interior();
-                let damaged = self.damaged.lock();
                 let comes_down = |child: &Child| {
                     child.holds_deletes()
                         && (walk.for_space || self.is_own(child))
-                        && !damaged.contains(&child.id)
+                        && !self.damaged.contains(child.id)
                 };
                 match interior.children[first..].iter().position(comes_down) {
                     Some(index) => (first + index, interior.children[first + index].id),

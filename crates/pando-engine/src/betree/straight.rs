@@ -162,7 +162,7 @@ impl Volume {
     }
 
     fn note_overgrown(&self, tree: Tree, node: NodeId, key: Bytes) {
-        if self.damaged.lock().contains(&node) {
+        if self.damaged.contains(node) {
             return;
         }
         let mut overgrown = self.root(tree).overgrown.lock();

@@ -41,8 +41,8 @@ fn is_there(engine: &Engine, number: u32) -> bool {
 
 fn waiting_bytes(engine: &Engine) -> usize {
     let root = engine.volume().root(TREE);
-    root.look();
-    root.load().0
+    root.look(&engine.volume().damaged);
+    root.load(&engine.volume().damaged).0
 }
 
 /// The leaf that a key belongs to, and the key as the leaf knows it; `None` if an edge on the way leads to nothing.

@@ -11,6 +11,7 @@ use pando_format::operation::BLOCK_VALUE_LENGTH;
 use pando_format::{Goto, KeyRange, Msn, NodeId, Pending, Tree};
 use parking_lot::{Mutex, RwLock};
 
+use super::damaged::Damaged;
 use super::interior::{Child, Interior, Placed};
 use super::node::{Body, Node, NodeRef};
 use super::straight::{RangeDeleted, Way, Went};
@@ -120,27 +121,27 @@ impl TreeRoot {
         self.root.read_recursive()
     }
 
-    /// Bytes that wait in the root, and its edges. Every change asks for them, and none waits for who is at work in the root: it hears
+    /// Bytes that wait in the root for maintenance, and its edges. Every change asks for them, and none waits for who is at work in the root: it hears
     /// what the one before found.
-    pub(crate) fn load(&self) -> (usize, usize) {
+    pub(crate) fn load(&self, damaged: &Damaged) -> (usize, usize) {
         if let Some(root) = self.root.try_read_recursive()
             && let Some(state) = root.state.try_read()
         {
-            self.note_load(&state);
+            self.note_load(&state, damaged);
         }
         let [bytes, edges] = &self.last_load;
         (bytes.load(Ordering::Relaxed), edges.load(Ordering::Relaxed))
     }
 
     /// Sees to it that [`TreeRoot::load`] tells what is there now, even if somebody is at work in the root.
-    pub(crate) fn look(&self) {
-        self.note_load(&self.read().state.read());
+    pub(crate) fn look(&self, damaged: &Damaged) {
+        self.note_load(&self.read().state.read(), damaged);
     }
 
-    fn note_load(&self, root: &Node) {
+    fn note_load(&self, root: &Node, damaged: &Damaged) {
         let (bytes, edges) = match &root.body {
             Body::Leaf(leaf) => (leaf.bytes(), 0),
-            Body::Interior(interior) => (interior.buffer_bytes(), interior.children.len()),
+            Body::Interior(interior) => (damaged.load(interior), interior.children.len()),
         };
         for (last, found) in self.last_load.iter().zip([bytes, edges]) {
             last.store(found, Ordering::Relaxed);
@@ -302,33 +303,35 @@ mod tests {
     use super::super::leaf::Leaf;
     use super::super::node::CachedNode;
     use super::*;
+    use crate::volume::Shape;
 
     #[test]
     fn nobody_who_asks_for_the_load_waits_for_who_is_at_work_in_the_root() {
         let node = Node::new(0, Body::Leaf(Leaf::default()), KeyRange::all(), Msn::default());
+        let damaged = Damaged::new(&Shape { node_bytes: 1 << 16, basement_bytes: 4096, fanout: 4 });
         let tree = TreeRoot::new(CachedNode::new(NodeId(1), Tree::Data, node));
         let put = |state: &mut Node, key: &'static str| {
             let value = Pending::Put(Bytes::from_static(b"value"));
             state.leaf_mut().apply(Bytes::from_static(key.as_bytes()), Msn::default(), value, 4096);
         };
         put(&mut tree.read().state.write(), "a");
-        assert_eq!(tree.load(), (6, 0));
+        assert_eq!(tree.load(&damaged), (6, 0));
         {
             let root = tree.read();
             let mut state = root.state.write();
             put(&mut state, "bc");
-            assert_eq!(tree.load(), (6, 0), "as the one before found it");
+            assert_eq!(tree.load(&damaged), (6, 0), "as the one before found it");
         }
-        tree.look();
+        tree.look(&damaged);
         {
             let root = tree.read();
             let _busy = root.state.write();
-            assert_eq!(tree.load(), (13, 0), "somebody has looked");
+            assert_eq!(tree.load(&damaged), (13, 0), "somebody has looked");
         }
         let slot = tree.write();
         put(&mut slot.state.write(), "def");
-        assert_eq!(tree.load(), (13, 0), "it may be about to be replaced");
+        assert_eq!(tree.load(&damaged), (13, 0), "it may be about to be replaced");
         drop(slot);
-        assert_eq!(tree.load(), (21, 0));
+        assert_eq!(tree.load(&damaged), (21, 0));
     }
 }
