@@ -657,3 +657,20 @@ fn what_waits_for_damage_holds_nobody_up() {
     settle(&engine);
     assert_eq!(engine.stats().flushes, before, "few messages wait at the others");
 }
+
+/// Where no space is left for a flush, maintenance does nothing; the checkpoint, which has to write what waits, does.
+#[test]
+fn a_checkpoint_cuts_what_is_too_long_for_it() {
+    let (engine, _, leaf) = rotten_at_its_end(260, 32);
+    engine.volume().damaged.insert(leaf);
+    (260..500).for_each(|number| put(&engine, number));
+    let longest = || {
+        let root = root(&engine);
+        let state = root.state.read();
+        state.interior().children.iter().map(|child| child.buffer_bytes).max().unwrap()
+    };
+    assert!(longest() > 2 * (16 << 10), "maintenance has not been there");
+    engine.checkpoint().unwrap();
+    assert!(longest() <= 2 * (16 << 10));
+    assert_eq!(engine.volume().table.references(leaf), 2);
+}

@@ -100,6 +100,12 @@ impl Volume {
     /// Sees to it, before a checkpoint, that the roots find places on the device, however long they have become: where free space is in short
     /// runs, messages are flushed. A clone may come in between, and it goes on then; but not for ever, where one follows the other.
     pub(crate) fn shorten_roots(&self) -> Result<()> {
+        // On a full volume nobody else does.
+        for tree in Tree::ALL.into_iter().filter(|_| !self.damaged.is_empty()) {
+            let _token = self.root(tree).maintenance.wait();
+            let root = self.root(tree).read().clone();
+            self.cut_overfull_edges(&root, &KeyRange::all())?;
+        }
         for _ in 0..PAUSES_MAX {
             let flushes = self.stats.flushes.load(Ordering::Relaxed);
             let mut paused = false;
