@@ -169,8 +169,9 @@ impl FileSystem {
     /// space lock is held exclusively.
     pub(crate) fn note_snapshots_changed(&self) {
         if let Some(directory) = self.table.get(SNAPSHOTS) {
-            let now = self.now();
             let mut state = directory.write_any();
+            // Also where the clock goes by ticks.
+            let now = self.now().max(state.record.modified.next());
             (state.record.modified, state.record.changed) = (now, now);
         }
     }

@@ -39,6 +39,8 @@ pub(crate) struct DirectWrites {
     files: Mutex<Recent<InodeNumber, Cached>>,
     /// Answers that wait.
     waiting: AtomicUsize,
+    /// The kernel keeps sizes and times itself, and goes by no others.
+    kernel_keeps_times: bool,
     notifier: Notifier,
     forgetter: Arc<Forgetter>,
 }
@@ -54,9 +56,10 @@ struct Cached {
 }
 
 impl DirectWrites {
-    pub(crate) fn new(notifier: Notifier, forgetter: Arc<Forgetter>) -> Self {
+    pub(crate) fn new(kernel_keeps_times: bool, notifier: Notifier, forgetter: Arc<Forgetter>) -> Self {
         let files = Mutex::new(Recent::new(FILES_MAX));
-        Self { any: AtomicBool::new(false), files, waiting: AtomicUsize::new(0), notifier, forgetter }
+        let (any, waiting) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Self { any, files, waiting, kernel_keeps_times, notifier, forgetter }
     }
 
     /// To be called before contents are read for the cache.
@@ -94,7 +97,8 @@ impl DirectWrites {
     /// For how long the kernel may go by attributes that have been read by now. Of a write past the cache that was handed in it takes it that the
     /// attributes are others since then, not since the answer; who asked in between would see to it that the times stayed old.
     pub(crate) fn kept(&self, inode: InodeNumber) -> Kept {
-        let is_written = self.any.load(Ordering::SeqCst) && self.files.lock().contains(&inode);
+        let is_written =
+            !self.kernel_keeps_times && self.any.load(Ordering::SeqCst) && self.files.lock().contains(&inode);
         if is_written { Kept::No } else { Kept::Forever }
     }
 
@@ -161,7 +165,7 @@ mod tests {
     fn direct_writes() -> Arc<DirectWrites> {
         let nowhere = std::fs::File::options().write(true).open("/dev/null").unwrap();
         let device = Arc::new(Device::new(nowhere.into()));
-        Arc::new(DirectWrites::new(Notifier::new(&device), Forgetter::new(&device)))
+        Arc::new(DirectWrites::new(false, Notifier::new(&device), Forgetter::new(&device)))
     }
 
     /// Whether a write past the cache waits until contents have been forgotten, which they then are.

@@ -65,7 +65,8 @@ impl Server {
         unmounted: Option<Unmounted>,
     ) -> Self {
         let forgetter = Forgetter::new(&kernel);
-        let direct_writes = Arc::new(DirectWrites::new(Notifier::new(&kernel), forgetter.clone()));
+        let direct_writes =
+            Arc::new(DirectWrites::new(agreement.writeback, Notifier::new(&kernel), forgetter.clone()));
         let kernel = KernelCache::new(kernel);
         let processes = Arc::new(Processes::new());
         Self {
@@ -88,6 +89,16 @@ impl Server {
     /// How requests of this connection are laid out.
     pub(crate) fn layout(&self) -> Layout {
         self.agreement.layout
+    }
+
+    /// Whether the thread that serves a request may make changes durable for it.
+    pub(crate) fn may_sync(&self, operation: &Operation) -> bool {
+        match operation {
+            Operation::Sync => true,
+            Operation::Write(write) => write.direct && write.durable,
+            Operation::Read { .. } | Operation::Lookup { .. } | Operation::GetAttributes { .. } => false,
+            _ => self.durable != Durable::None,
+        }
     }
 
     /// Serves one request. It is answered when this returns, or soon from the pool (FU-2).

@@ -644,18 +644,15 @@ fn any_number_of_messages_may_wait_for_damage() {
 #[test]
 fn what_waits_for_damage_holds_nobody_up() {
     let (engine, _, leaf) = rotten_at_its_end(260, 32);
-    let before = engine.stats().flushes;
-    for number in 260..1200 {
+    for number in 260..2000 {
         put(&engine, number);
         settle(&engine);
         assert!(engine.volume().has_room(0), "{number}");
     }
-    let waiting = root(&engine).state.read().interior().buffer_bytes();
-    assert_eq!(root(&engine).height, 1);
-    assert!(engine.volume().damaged.contains(leaf) && waiting > 5 * (16 << 10), "{waiting}");
-    (0..20).for_each(|number| put(&engine, number));
-    settle(&engine);
-    assert_eq!(engine.stats().flushes, before, "few messages wait at the others");
+    assert!(engine.volume().damaged.contains(leaf));
+    // No node becomes much longer than others.
+    let longest = root(&engine).state.read().interior().buffer_bytes();
+    assert!(root(&engine).height > 1 && longest < 3 * (16 << 10), "{longest}");
 }
 
 /// Where no space is left for a flush, maintenance does nothing; the checkpoint, which has to write what waits, does.
@@ -669,8 +666,9 @@ fn a_checkpoint_cuts_what_is_too_long_for_it() {
         let state = root.state.read();
         state.interior().children.iter().map(|child| child.buffer_bytes).max().unwrap()
     };
-    assert!(longest() > 2 * (16 << 10), "maintenance has not been there");
+    let allowed = engine.volume().damaged.joined_bytes_max(leaf);
+    assert!(longest() > 2 * (16 << 10) && allowed < 16 << 10, "maintenance has not been there");
     engine.checkpoint().unwrap();
-    assert!(longest() <= 2 * (16 << 10));
-    assert_eq!(engine.volume().table.references(leaf), 2);
+    assert!(longest() <= allowed);
+    assert!(engine.volume().table.references(leaf) > 2);
 }

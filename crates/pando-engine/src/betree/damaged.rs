@@ -15,11 +15,12 @@ use super::node::{Body, NodeRef};
 use crate::Result;
 use crate::volume::{Shape, Volume};
 
-/// So many nodes' worth of messages may wait at an edge to a damaged node.
+/// So many nodes' worth of messages may wait in a node of as many edges as it may have, all of them to damaged nodes: one that is longer finds no place
+/// where free space is in short runs.
 const NODES_WAITING: usize = 2;
 
-/// The same in bytes, where nodes are large: a part may have 64 MiB.
-const BYTES_WAITING: usize = 16 << 20;
+/// What edges to one sound node may have together, in bytes, that are made one: a part may have 64 MiB.
+const BYTES_JOINED: usize = 16 << 20;
 
 /// Nodes behind which damage keeps maintenance from working. Lock order: behind every node.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ pub(crate) struct Damaged {
 impl Damaged {
     /// None yet.
     pub(crate) fn new(shape: &Shape) -> Self {
-        let edge_bytes_max = (shape.node_bytes * NODES_WAITING).min(BYTES_WAITING);
+        let edge_bytes_max = shape.node_bytes * NODES_WAITING / shape.fanout;
         Self { nodes: Mutex::default(), any: AtomicBool::new(false), edge_bytes_max }
     }
 
@@ -84,9 +85,9 @@ impl Damaged {
         counted.sum()
     }
 
-    /// Bytes of messages above which edges to the same node stay apart.
-    pub(crate) fn edge_bytes_max(&self) -> usize {
-        self.edge_bytes_max
+    /// Bytes of messages above which edges to a node stay apart.
+    pub(crate) fn joined_bytes_max(&self, id: NodeId) -> usize {
+        if self.contains(id) { self.edge_bytes_max } else { BYTES_JOINED }
     }
 
     /// The first edge, from one on, to a damaged node at which too much waits.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use pando_format::edge::Xf;
 use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending};
 
+use super::damaged::Damaged;
 use super::lifting::{edge_prefix, key_limits, range_below, relift_bound, relift_way};
 use super::message_buffer::{MessageBuffer, Messages, settle_on_nothing};
 use super::part::Part;
@@ -385,8 +386,8 @@ impl Interior {
 
     /// How one edge can do what this one and the next do, if both lead into the same node and translate alike. What lies between them may
     /// be an edge between whose bounds there is no key, as behind the last key with one prefix and before the first with the next.
-    /// Two with more waiting messages than `bytes_max` stay two.
-    pub(crate) fn twins(&self, left: usize, own: &KeyRange, bytes_max: usize) -> Result<Option<Twins>> {
+    /// Two at which too much waits stay two.
+    pub(crate) fn twins(&self, left: usize, own: &KeyRange, damaged: &Damaged) -> Result<Option<Twins>> {
         let has_no_key = |index: usize| {
             index + 1 < self.children.len() && key_limits(&self.bounds_of(index, own)).is_none()
         };
@@ -394,8 +395,10 @@ impl Interior {
         let [Some(a), Some(b)] = [left, right].map(|index| self.children.get(index)) else { return Ok(None) };
         let waits = |child: &Child| child.buffer.get().is_none_or(|buffer| !buffer.gotos().is_empty());
         let is_hidden = left + 1 < right && waits(&self.children[left + 1]);
-        let is_overfull = a.buffer_bytes + b.buffer_bytes > bytes_max;
-        if a.id != b.id || a.xf.is_none() || b.xf.is_none() || is_hidden || is_overfull {
+        if a.id != b.id || a.xf.is_none() || b.xf.is_none() || is_hidden {
+            return Ok(None);
+        }
+        if a.buffer_bytes + b.buffer_bytes > damaged.joined_bytes_max(a.id) {
             return Ok(None);
         }
         let (prefix_a, prefix_b) = (self.bounds_below(left, own)?.1, self.bounds_below(right, own)?.1);

@@ -120,7 +120,7 @@ impl Volume {
     pub(crate) fn join_twins(&self, parent: &NodeRef, own: &KeyRange) -> Result<bool> {
         let next = |interior: &Interior, from: usize| -> Result<Option<(usize, Twins)>> {
             for left in from..interior.children.len() {
-                if let Some(twins) = interior.twins(left, own, self.damaged.edge_bytes_max())? {
+                if let Some(twins) = interior.twins(left, own, &self.damaged)? {
                     return Ok(Some((left, twins)));
                 }
             }

@@ -11,6 +11,17 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
+impl Timestamp {
+    /// The first one behind it; itself if there is none.
+    pub fn next(self) -> Self {
+        match (self.nanoseconds, self.seconds.checked_add(1)) {
+            (..999_999_999, _) => Self { nanoseconds: self.nanoseconds + 1, ..self },
+            (_, Some(seconds)) => Self { seconds, nanoseconds: 0 },
+            (_, None) => self,
+        }
+    }
+}
+
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         match time.duration_since(UNIX_EPOCH) {
@@ -55,5 +66,13 @@ mod tests {
             let time = Timestamp { seconds, nanoseconds };
             assert_eq!(Timestamp::from(SystemTime::from(time)), time);
         }
+    }
+
+    #[test]
+    fn each_but_the_last_has_a_next() {
+        let of = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
+        assert_eq!(of(1, 7).next(), of(1, 8));
+        assert_eq!(of(-1, 999_999_999).next(), of(0, 0));
+        assert_eq!(of(i64::MAX, 999_999_999).next(), of(i64::MAX, 999_999_999));
     }
 }

@@ -388,7 +388,7 @@ impl Thread<'_> {
         // Nobody's answer is kept back then, whatever this one waits for. Callers whom this process cannot see have no number.
         let is_to_only_caller = is_one && header.pid != 0 && !self.callers.are_several();
         if is_to_only_caller
-            && matches!(operation, Ok(Operation::Sync))
+            && operation.as_ref().is_ok_and(|operation| self.server.may_sync(operation))
             && let Some(place) = &self.place
         {
             // Others may come to wait for what it holds meanwhile.
