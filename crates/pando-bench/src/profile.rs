@@ -1,8 +1,8 @@
 //! Emulated devices: limits of the kernel's block controller, so that results are comparable on machines whose disks are not.
 //!
 //! With cgroup v2 the limits are those of the group that the run is in (`io.max`). Where that can have none, since it is the topmost
-//! group or is not offered the controllers, as a login's is not by systemd, the run moves to a group of its own below the topmost one. The kernel writes a page back on account of the group that the page's memory is counted for, so memory must be
-//! counted by group there, too. What the kernel does for nobody in particular, such as ext4's
+//! group or is not offered the controllers, as a login's is not by systemd, the run moves to a group of its own below the topmost one.
+//! The kernel writes a page back on account of the group that the page's memory is counted for, so memory must be counted by group there, too. What the kernel does for nobody in particular, such as ext4's
 //! journal, is in no group that could be limited and goes unlimited there. With the older `blkio` controller the limits are those of the root
 //! group, and hold for everything on the device.
 

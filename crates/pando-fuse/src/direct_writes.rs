@@ -163,9 +163,13 @@ mod tests {
     const FILE: InodeNumber = InodeNumber(7);
 
     fn direct_writes() -> Arc<DirectWrites> {
+        direct_writes_where(false)
+    }
+
+    fn direct_writes_where(kernel_keeps_times: bool) -> Arc<DirectWrites> {
         let nowhere = std::fs::File::options().write(true).open("/dev/null").unwrap();
         let device = Arc::new(Device::new(nowhere.into()));
-        Arc::new(DirectWrites::new(false, Notifier::new(&device), Forgetter::new(&device)))
+        Arc::new(DirectWrites::new(kernel_keeps_times, Notifier::new(&device), Forgetter::new(&device)))
     }
 
     /// Whether a write past the cache waits until contents have been forgotten, which they then are.
@@ -234,6 +238,16 @@ mod tests {
         writes.note(FILE, |cached| cached.passed -= ON_ITS_WAY_MAX);
         assert!(!read_on_the_way(), "it is long since");
         assert!(waits(&writes, FILE));
+    }
+
+    #[test]
+    fn attributes_of_a_file_that_is_written_past_the_cache_are_kept_only_where_the_kernel_has_its_own() {
+        for (kernel_keeps_times, kept) in [(false, Kept::No), (true, Kept::Forever)] {
+            let writes = direct_writes_where(kernel_keeps_times);
+            assert_eq!(writes.kept(FILE), Kept::Forever);
+            writes.passed(FILE, Answer::Done);
+            assert_eq!(writes.kept(FILE), kept);
+        }
     }
 
     #[test]

@@ -2,14 +2,25 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use pando_device::MemoryDevice;
 use pando_engine::{Background, FormatOptions, Options};
+use pando_fs::clock::{Clock, SystemClock};
 use pando_fs::operations::{
     Caller, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, WriteMode, waiting,
 };
 use pando_fs::{FileSystem, InodeNumber, Result};
+
+/// A clock that has not gone on since 1970.
+struct StoppedClock;
+
+impl Clock for StoppedClock {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+    }
+}
 
 pub struct Volume {
     pub fs: Arc<FileSystem>,
@@ -42,7 +53,15 @@ impl Volume {
 
     /// The volume as a crash right now leaves it, mounted again.
     pub fn after_crash(&self) -> Self {
-        let clock = Arc::new(pando_fs::clock::SystemClock);
+        self.with_clock(Arc::new(SystemClock))
+    }
+
+    /// The volume for whose changes no time goes by.
+    pub fn without_time(&self) -> Self {
+        self.with_clock(Arc::new(StoppedClock))
+    }
+
+    fn with_clock(&self, clock: Arc<dyn Clock>) -> Self {
         let fs = FileSystem::on_engine(self.fs.engine().clone(), false, clock).unwrap();
         Self { fs, caller: self.caller, device: self.device.clone() }
     }

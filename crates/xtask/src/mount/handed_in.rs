@@ -19,21 +19,30 @@ const NEVER: &str = "commit=3600";
 /// How often a file is written while somebody looks at its times.
 const ROUNDS: usize = 12;
 
-/// One that is to be durable (`O_DSYNC`) is when it is told of: the daemon is killed then.
+/// One that is to be durable (`O_DSYNC`, or a mount with `-o sync`) is when it is told of: the daemon is killed then.
 pub fn run_durable(context: &Context) -> Outcome {
     if context.kind != Kind::Pando {
         return Err(Failure::Skipped("it is about a daemon".to_owned()));
     }
-    for transport in ["transport=auto", "transport=dev"] {
-        let mut volume = Volume::create_named(context, transport, 1 << 30, &["-o", transport, "-o", NEVER])?;
+    let cases = [
+        ("transport=auto", "async", "dsync"),
+        ("transport=dev", "async", "dsync"),
+        ("transport=auto", "sync", "none"),
+    ];
+    for (number, (transport, by_mount, by_file)) in cases.into_iter().enumerate() {
+        let options = ["-o", transport, "-o", NEVER, "-o", by_mount];
+        let mut volume = Volume::create_named(context, &number.to_string(), 1 << 30, &options)?;
         let path = new_file(&volume)?;
-        tool::run(fio(context, &path).args(["--bs=4k", "--io_size=4k", "--rw=write", "--sync=dsync"]))?;
+        let sync = format!("--sync={by_file}");
+        tool::run(fio(context, &path).args(["--bs=4k", "--io_size=4k", "--rw=write", &sync]))?;
         volume.kill()?;
         volume.mount()?;
         let mut stored = [0; 4096];
         at("cannot read", &path, File::open(&path).and_then(|file| file.read_exact_at(&mut stored, 0)))?;
         if stored != [0xaa; 4096] {
-            return Err(Failure::Wrong("a write with O_DSYNC that was told of is not there".to_owned()));
+            return Err(Failure::Wrong(
+                "a write that was to be durable, and was told of, is not there".to_owned(),
+            ));
         }
         volume.finish()?;
     }
