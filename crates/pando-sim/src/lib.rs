@@ -20,12 +20,21 @@ pub mod workload;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// One of so many crash states and failing I/Os is looked at, where the whole of them takes minutes: `PANDO_SAMPLE`, or 3. With 1 it is
+/// all of them, as in `scripts/test --full`.
+pub fn sample() -> u64 {
+    variable("PANDO_SAMPLE").unwrap_or(3).max(1)
+}
+
 /// The seeds a test runs: the one in `PANDO_SEED` alone, so that a failure can be run again; else 1, 2, ... up to
 /// `PANDO_SEEDS` or `usual`.
 pub fn seeds(usual: u64) -> Vec<u64> {
-    let variable = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     match variable("PANDO_SEED") {
         Some(seed) => vec![seed],
         None => (1..=variable("PANDO_SEEDS").unwrap_or(usual)).collect(),
     }
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
 }

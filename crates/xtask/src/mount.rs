@@ -80,7 +80,7 @@ pub struct Context {
     pub full: bool,
     /// A directory of this test alone, empty at its start, not on the file system under test.
     pub work: PathBuf,
-    /// Where the release build of the workspace is.
+    /// Where the programs under test are: beside this one.
     pub programs: PathBuf,
     /// Test programs that scripts/setup built.
     pub tools: PathBuf,
