@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::AssertUnwindSafe;
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, Probe, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
@@ -29,9 +29,15 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// `None` if the kernel does not offer io_uring to this process.
+    /// `None` if the kernel does not offer io_uring to this process, or an old one without what is asked for here: rings are older
+    /// (Linux 5.1) than reads into plain memory (5.6).
     pub fn probe() -> Option<Self> {
         let ring = Ring::new()?;
+        let mut offered = Probe::new();
+        ring.ring.submitter().register_probe(&mut offered).ok()?;
+        if ![opcode::Read::CODE, opcode::Writev::CODE].into_iter().all(|code| offered.is_supported(code)) {
+            return None;
+        }
         Some(Self { idle: Mutex::new(vec![ring]) })
     }
 

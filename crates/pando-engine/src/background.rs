@@ -28,6 +28,8 @@ const TIDYING_GATHERS: Duration = Duration::from_millis(10);
 /// How often a change waits for room before it goes on without: background work that cannot make any, on a full volume
 /// say, must not hold up what could.
 const WAITS_MAX: u32 = 100;
+/// Bytes that may wait for the log, at most: about a second's worth of a hard disk.
+const LOG_WAITING_BYTES_MAX: u64 = 128 << 20;
 
 /// Changes from so many bytes on leave the last node's worth of messages in a root, and the last eighth of the log that
 /// changes may fill, to those below it: a small change does not wait because a stream has filled the root.
@@ -207,7 +209,13 @@ impl Volume {
         let eighths = if bytes < LARGE_BYTES { 7 } else { 6 };
         self.has_memory(bytes)
             && self.log.used_bytes() <= self.log.capacity() / 8 * eighths
+            && self.log.waiting_bytes() <= self.log_waiting_bytes_max()
             && !self.wants_space(bytes)
+    }
+
+    /// What may wait for the log. It is memory beside the cache, and an age: what a crash takes is what a slow device has not written yet.
+    fn log_waiting_bytes_max(&self) -> u64 {
+        self.log.waiting_bytes_max((self.options.cache_bytes as u64 / 8).min(LOG_WAITING_BYTES_MAX))
     }
 
     /// True if space is short for a change of so many bytes and a checkpoint would release some.

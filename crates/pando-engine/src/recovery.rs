@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pando_device::{Buffer, Device, ReadRequest};
+use pando_device::{Buffer, Device, ReadRequest, complain};
 use pando_format::superblock::{
     FANOUT_MIN, LABEL_LENGTH_MAX, LOG_LENGTH_MIN, MARGIN_LENGTH, SUPERBLOCK_LENGTH, read_slots,
     superblock_offsets,
@@ -158,6 +158,12 @@ fn wipe(device: &dyn Device, superblock: &Superblock) -> Result<()> {
 
 /// The newest superblock of a device, or why there is none.
 pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+    newest_superblock(device, false)
+}
+
+/// The same; if the device cannot read one of them, the other one for whoever will not write. What it leads to may have been written over since,
+/// which is found out node by node: nothing is read unverified.
+fn newest_superblock(device: &dyn Device, read_only: bool) -> Result<Superblock> {
     let read = |offset| -> Result<Bytes> {
         let mut request = [ReadRequest { offset, buffer: Buffer::zeroed(SUPERBLOCK_LENGTH) }];
         device.read(&mut request)?;
@@ -165,7 +171,23 @@ pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
         Ok(request.buffer.freeze())
     };
     let [(_, first), (_, second)] = read_slots(device.capacity(), read);
-    let superblock = Superblock::newest([first?, second?]).map_err(|error| Error::NotAVolume {
+    let newest = match [first, second] {
+        [Err(error), Ok(Ok(other))] | [Ok(Ok(other)), Err(error)] => {
+            let device = device.name();
+            if !read_only {
+                complain(format_args!(
+                    "{device}: one of two superblocks cannot be read, so it opens read-only alone"
+                ));
+                return Err(error);
+            }
+            complain(format_args!(
+                "{device}: one of two superblocks cannot be read; the other one, used now, may be of an older state: {error}"
+            ));
+            Ok(other)
+        }
+        [first, second] => Superblock::newest([first?, second?]),
+    };
+    let superblock = newest.map_err(|error| Error::NotAVolume {
         what: format!("{} holds no PandoFS volume: {error}", device.name()),
     })?;
     if superblock.capacity > device.capacity() {
@@ -197,7 +219,7 @@ fn check_features(features: &Features, read_only: bool) -> Result<()> {
 
 /// Opens a volume and replays its log.
 pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> {
-    let superblock = read_superblock(&*device)?;
+    let superblock = newest_superblock(&*device, options.read_only)?;
     check_features(&superblock.features, options.read_only)?;
     let allocator = Arc::new(Allocator::new(&superblock.node_regions));
     let next = Next { node: NodeId(superblock.next_node), generation: superblock.next_generation };

@@ -1,11 +1,11 @@
-//! How soon an operation is durable that nobody syncs.
+//! How soon an operation is durable that nobody syncs, and how much may wait for that.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{formatted, open, put};
-use pando_engine::{FormatOptions, Options, Tree};
+use common::{formatted, manual, open, put};
+use pando_engine::{Batch, FormatOptions, Options, Tree};
 
 const INTERVAL: Duration = Duration::from_secs(2);
 
@@ -35,4 +35,28 @@ fn a_burst_does_not_put_off_the_sync_of_what_came_before() {
     // A machine may be busy with something else for a while; what was wrong was so each time.
     let is_in_time = || time_until_durable() < INTERVAL / 2 * 3;
     assert!((0..3).any(|_| is_in_time()));
+}
+
+/// Overwrites of what is in memory took no more of it for the cache, whatever waited for a slow device: up to seven eighths of the log, 3.5 GiB.
+#[test]
+fn what_waits_for_the_log_is_bounded() {
+    const VALUE_BYTES: usize = 64 << 10;
+    let device = formatted(1 << 10, &FormatOptions::default());
+    let engine = open(&device, Options { cache_bytes: 64 << 20, ..manual() });
+    put(&engine, Tree::Data, "key", vec![0; VALUE_BYTES]);
+    engine.checkpoint().unwrap();
+    let mut waiting_bytes = 0;
+    let fill = |waiting_bytes: &mut usize| {
+        while engine.has_room(VALUE_BYTES as u64) {
+            let mut batch = Batch::new();
+            batch.patch(Tree::Data, b"key".to_vec(), 0, vec![1; VALUE_BYTES]);
+            engine.apply(batch).unwrap();
+            *waiting_bytes += VALUE_BYTES;
+            assert!(*waiting_bytes <= 24 << 20, "{waiting_bytes} bytes wait for the log");
+        }
+    };
+    fill(&mut waiting_bytes);
+    assert!(waiting_bytes >= 8 << 20, "nothing goes on beside a write of the log");
+    engine.make_room(VALUE_BYTES as u64).unwrap();
+    assert!(engine.has_room(VALUE_BYTES as u64));
 }

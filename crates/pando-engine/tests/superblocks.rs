@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use common::{formatted, get, manual, put, small_nodes};
 use pando_device::MemoryDevice;
-use pando_engine::{Engine, Error, Tree, read_superblock};
+use pando_device::simulated::{Fault, SimulatedDevice};
+use pando_engine::{Engine, Error, Options, Tree, read_superblock};
 use pando_format::Superblock;
 use pando_format::superblock::{SUPERBLOCK_LENGTH, superblock_offsets};
 
@@ -90,5 +91,25 @@ fn a_superblock_that_is_lost_after_it_was_mounted_is_damage() {
     match open(bytes).map(drop) {
         Err(Error::Damaged { what }) => assert!(what.contains("a newer one is lost"), "{what}"),
         other => panic!("{other:?}"),
+    }
+}
+
+/// A bad sector kept the volume from being opened, where one full of garbage did not.
+#[test]
+fn a_superblock_that_cannot_be_read_leaves_the_other_to_who_only_reads() {
+    let device = Arc::new(SimulatedDevice::untraced(16 << 20));
+    Engine::format(device.clone(), &small_nodes()).unwrap();
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    put(&engine, Tree::Metadata, *b"key", *b"value");
+    engine.checkpoint().unwrap();
+    engine.close().unwrap();
+    for slot in 0..2 {
+        let open = |read_only| {
+            device.set_fault(Fault::At(device.io_count() + slot));
+            Engine::open(device.clone(), Options { read_only, ..manual() })
+        };
+        assert!(matches!(open(false).map(drop), Err(Error::Device(_))));
+        let engine = open(true).unwrap();
+        assert_eq!(get(&engine, Tree::Metadata, b"key"), Some(b"value".to_vec()));
     }
 }

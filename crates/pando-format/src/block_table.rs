@@ -15,7 +15,7 @@ use crate::codec::{BLOCK_LENGTH, Reader, Writer};
 use crate::error::{FormatError, Structure};
 use crate::extent::{Extent, Pointer};
 use crate::head::{self, VolumeId};
-use crate::key_codec::decode_tree;
+use crate::key_codec::{decode_height, decode_tree};
 use crate::{NodeId, Tree};
 
 /// Node ids in a table page.
@@ -84,7 +84,7 @@ impl BlockEntry {
         if flags & !RECLAIM != 0 {
             return Err(reader.wrong("flags of a block entry", flags.into(), "0 or 1"));
         }
-        let (height, tree) = (reader.u8()?, decode_tree(reader)?);
+        let (height, tree) = (decode_height(reader)?, decode_tree(reader)?);
         let (count, second) = (reader.u8()?, reader.u8()?);
         reader.skip(2)?;
         let extents = decode_extents(reader, count)?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::codec::{Reader, Writer};
 use crate::error::FormatError;
-use crate::key_codec::{BOUND_LENGTH_MIN, MSN_LENGTH, decode_bound, decode_msn, decode_range};
+use crate::key_codec::{BOUND_LENGTH_MIN, MSN_LENGTH, decode_bound, decode_height, decode_msn, decode_range};
 use crate::key_codec::{encode_bound, encode_msn, encode_range};
 use crate::{Bound, KeyRange, Msn, NodeId};
 
@@ -123,7 +123,7 @@ impl Goto {
         let range = decode_range(reader)?;
         let msn = decode_msn(reader)?;
         let target = NodeId(reader.u64()?);
-        let height = reader.u8()?;
+        let height = decode_height(reader)?;
         reader.skip(3)?;
         Ok(Self { range, msn, target, height, xf: Xf::decode(reader)? })
     }

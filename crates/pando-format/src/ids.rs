@@ -22,6 +22,9 @@ impl fmt::Display for Msn {
     }
 }
 
+/// Height of a root, at most (FMT-23): with the smallest fan-out no device has room for the leaves of such a tree.
+pub const HEIGHT_MAX: u8 = 64;
+
 /// A vertex of a tree: an index into the block table. 0 names no node: an edge to it is an empty subtree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NodeId(pub u64);

@@ -5,7 +5,7 @@
 
 use crate::codec::{Reader, Writer};
 use crate::error::FormatError;
-use crate::{Bound, Change, FieldUpdate, KeyRange, Msn, Side, Tree};
+use crate::{Bound, Change, FieldUpdate, HEIGHT_MAX, KeyRange, Msn, Side, Tree};
 
 /// The longest value of a key, in bytes. Blocks have 4 KiB, extended attributes 64 KiB at most.
 pub const VALUE_LENGTH_MAX: usize = 16 << 20;
@@ -51,6 +51,12 @@ pub(crate) fn decode_msn(reader: &mut Reader<'_>) -> Result<Msn, FormatError> {
 pub(crate) fn decode_tree(reader: &mut Reader<'_>) -> Result<Tree, FormatError> {
     let number = reader.u8()?;
     Tree::from_number(number).ok_or_else(|| reader.wrong("tree", number.into(), "0 or 1"))
+}
+
+/// FMT-22.
+pub(crate) fn decode_height(reader: &mut Reader<'_>) -> Result<u8, FormatError> {
+    let height = reader.u8()?;
+    if height > HEIGHT_MAX { Err(reader.wrong("height", height.into(), "at most 64")) } else { Ok(height) }
 }
 
 const PATCH: u8 = 1;

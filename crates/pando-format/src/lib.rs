@@ -33,7 +33,7 @@ pub use edge::{Edge, Goto, Xf};
 pub use error::{FormatError, Structure};
 pub use extent::{Extent, Pointer, Region};
 pub use head::{VolumeId, stored_checksum};
-pub use ids::{Lsn, Msn, NodeId, Tree};
+pub use ids::{HEIGHT_MAX, Lsn, Msn, NodeId, Tree};
 pub use key::{Bound, KeyRange, Side};
 pub use key_codec::VALUE_LENGTH_MAX;
 pub use leaf_part::{LeafPartWriter, decode_leaf_part};

@@ -19,7 +19,8 @@ use crate::edge::Edge;
 use crate::error::{FormatError, Structure};
 use crate::head::{self, VolumeId};
 use crate::key_codec::{
-    decode_bound, decode_msn, decode_range, decode_tree, encode_bound, encode_msn, encode_range,
+    decode_bound, decode_height, decode_msn, decode_range, decode_tree, encode_bound, encode_msn,
+    encode_range,
 };
 use crate::part::PartEntry;
 use crate::{Bound, KeyRange, Msn, NodeId, Tree};
@@ -144,7 +145,7 @@ impl NodeHeader {
         let node = NodeId(reader.u64()?);
         let generation = reader.u64()?;
         let tree = decode_tree(&mut reader)?;
-        let height = reader.u8()?;
+        let height = decode_height(&mut reader)?;
         let kind = reader.u8()?;
         reader.skip(5)?;
         let checkpoint = reader.u64()?;

@@ -15,6 +15,7 @@ use crate::codec::{BLOCK_LENGTH, Reader};
 use crate::error::{FormatError, Structure};
 use crate::extent::{Pointer, Region};
 use crate::head::{self, VolumeId};
+use crate::key_codec::decode_height;
 use crate::version::Features;
 use crate::{Compression, Lsn, NodeId};
 
@@ -372,7 +373,7 @@ fn decode_flag(reader: &mut Reader<'_>) -> Result<bool, FormatError> {
 
 fn decode_root(reader: &mut Reader<'_>) -> Result<Root, FormatError> {
     let node = NodeId(reader.u64()?);
-    let height = reader.u8()?;
+    let height = decode_height(reader)?;
     reader.skip(7)?;
     Ok(Root { node, height })
 }

@@ -123,14 +123,16 @@ fn a_leaf_with_a_part_that_is_not_stored_is_damaged() {
 }
 
 #[test]
-fn a_superblock_whose_log_or_regions_cannot_be_used_is_damaged() {
+fn a_superblock_that_cannot_be_worked_with_is_damaged() {
     let sound = sample::superblock();
     let short = Region { length: LOG_LENGTH_MIN - 4096, ..sound.log };
+    let tall = Root { height: HEIGHT_MAX + 1, ..sound.live.data };
     let elsewhere = |region: Region| Region { device: 1, ..region };
     let replay = LogPosition { offset: 0, ..sound.replay };
     for (wrong, why) in [
         (Superblock { log: short, replay, ..sound.clone() }, "length of the log region"),
         (Superblock { fanout: FANOUT_MIN - 1, ..sound.clone() }, "fan-out"),
+        (Superblock { live: RootPair { data: tall, ..sound.live }, ..sound.clone() }, "height"),
         (Superblock { log: elsewhere(sound.log), ..sound.clone() }, "device of a region"),
         (
             Superblock { node_regions: vec![elsewhere(sound.node_regions[0])], device: 1, ..sound.clone() },

@@ -82,7 +82,7 @@ fn xf() -> impl Strategy<Value = Xf> {
 
 /// Their ranges are those of range deletes: disjoint, rising and not empty (FMT-11).
 fn gotos() -> impl Strategy<Value = Vec<Goto>> {
-    (ranges(), 1..u64::MAX, any::<u8>(), xf()).prop_map(|(ranges, target, height, xf)| {
+    (ranges(), 1..u64::MAX, 0..=HEIGHT_MAX, xf()).prop_map(|(ranges, target, height, xf)| {
         let goto = |(range, msn)| Goto { range, msn, target: NodeId(target), height, xf: xf.clone() };
         ranges.into_iter().map(goto).collect()
     })
@@ -239,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn table_pages(places in btree_map(0..64_usize, (1..=8_usize, any::<(u64, u32, u8, bool)>()), 0..64)) {
+    fn table_pages(places in btree_map(0..64_usize, (1..=8_usize, (any::<u64>(), any::<u32>(), 0..=HEIGHT_MAX, any::<bool>())), 0..64)) {
         let mut page = TablePage::new(sample::VOLUME, 9);
         for (i, (extents, (generation, references, height, pending_reclamation))) in places {
             page.entries[i] = Some(BlockEntry {

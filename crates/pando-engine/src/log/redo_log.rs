@@ -357,6 +357,18 @@ impl RedoLog {
         self.used_with(0)
     }
 
+    /// Bytes of records that are not written yet.
+    pub fn waiting_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        state.queued_bytes + state.in_flight_bytes
+    }
+
+    /// Bytes that may wait where so many are allowed, for a writer that is faster than the device: enough for the next batch to gather while
+    /// one is written.
+    pub fn waiting_bytes_max(&self, allowed: u64) -> u64 {
+        allowed.max(2 * self.batch_bytes_max())
+    }
+
     /// Bytes of all batches written since the volume was opened.
     pub fn written_bytes(&self) -> u64 {
         self.state.lock().written_bytes

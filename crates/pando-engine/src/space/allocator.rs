@@ -71,7 +71,7 @@ pub(crate) struct SpaceCounters {
 
 /// The space of nodes and block table pages.
 pub(crate) struct Allocator {
-    /// Not empty, ascending, all on device 0.
+    /// Not empty, ascending, all on device 0, none at the end of another.
     regions: Vec<Region>,
     state: Mutex<State>,
 }
@@ -91,22 +91,30 @@ impl Allocator {
     /// An allocator of regions that are all free.
     ///
     /// # Panics
-    /// If the regions are not ascending runs of whole blocks on device 0: the superblock's decoder checks
+    /// If the regions are not runs of whole blocks on device 0 that do not overlap: the superblock's decoder checks
     /// that.
     pub fn new(regions: &[Region]) -> Self {
         let mut free = FreeMap::default();
-        for region in regions.iter().filter(|region| region.length > 0) {
+        // Runs of free space do not end where two regions touch, so an extent may lie in both.
+        let mut joined: Vec<Region> = Vec::new();
+        let mut regions: Vec<_> = regions.iter().filter(|region| region.length > 0).collect();
+        regions.sort_unstable_by_key(|region| region.offset);
+        for region in regions {
             assert!(
                 region.offset.is_multiple_of(UNIT) && region.length.is_multiple_of(UNIT),
                 "{region} has whole blocks"
             );
             assert!(region.device == DEVICE, "{region} is on the one device");
             free.insert(Run { offset: region.offset, length: region.length });
+            match joined.last_mut() {
+                Some(before) if before.end() == region.offset => before.length += region.length,
+                _ => joined.push(*region),
+            }
         }
-        let cursor = regions.first().map_or(0, |region| region.offset);
+        let cursor = joined.first().map_or(0, |region| region.offset);
         let state =
             State { free, current: Interval::FIRST, deferred: BTreeMap::new(), deferred_bytes: 0, cursor };
-        Self { regions: regions.to_vec(), state: Mutex::new(state) }
+        Self { regions: joined, state: Mutex::new(state) }
     }
 
     /// Says how large nodes are. Runs of free space shorter than a fourth of a node do not count as usable: eight of them,

@@ -260,3 +260,16 @@ fn runs_too_short_for_nodes_are_free_but_not_usable() {
     second.into_iter().for_each(|extent| allocator.give_back(extent));
     usable(12);
 }
+
+/// What was allocated across the border of two regions could not be freed, nor be found in use at the next mount.
+#[test]
+fn an_extent_may_lie_in_two_regions_that_touch() {
+    let region = |from: u64, units: u64| Region { device: 0, offset: from * UNIT, length: units * UNIT };
+    let regions = [region(8, 4), region(0, 3), region(3, 5)];
+    let allocator = Allocator::new(&regions);
+    let extents = allocator.allocate(12 * UNIT, &[]).unwrap();
+    assert_eq!(extents.len(), 1);
+    Allocator::new(&regions).reserve(extents[0]).unwrap();
+    allocator.give_back(extents[0]);
+    assert_eq!(allocator.counters().free, 12 * UNIT);
+}
