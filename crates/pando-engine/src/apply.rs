@@ -111,7 +111,7 @@ impl Volume {
             }
             drop(sequencer);
             self.check_writable()?;
-            self.wait_for_log_room()?;
+            self.wait_for_log_room(bytes)?;
         }
     }
 
@@ -203,7 +203,7 @@ impl Volume {
                 drop(sequencer);
                 drop(tokens);
                 self.check_writable()?;
-                self.wait_for_log_room()?;
+                self.wait_for_log_room(bytes)?;
                 continue;
             }
             let plans = match large {
@@ -362,7 +362,8 @@ impl Volume {
         4 * self.shape.node_bytes as u64 + self.allocator.counters().capacity / 20
     }
 
-    fn wait_for_log_room(&self) -> Result<()> {
+    /// Waits, or helps, until there may be room in the log for a record of so many bytes.
+    fn wait_for_log_room(&self, bytes: u64) -> Result<()> {
         self.want_checkpoint();
         match self.options.background {
             crate::Background::Manual => {
@@ -371,7 +372,10 @@ impl Volume {
                 self.checkpoint(Occasion::Running)
             }
             crate::Background::Threads => {
-                self.wait_for_progress();
+                let rounds = self.signals.rounds();
+                if !self.log.room_for(bytes) {
+                    self.wait_for_progress(rounds);
+                }
                 Ok(())
             }
         }

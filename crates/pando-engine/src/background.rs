@@ -66,6 +66,8 @@ struct State {
     tree_soon: bool,
     log: bool,
     stop: bool,
+    /// How often there was progress.
+    rounds: u64,
 }
 
 impl Signals {
@@ -106,7 +108,13 @@ impl Signals {
 
     /// Wakes whoever waits for room.
     pub(crate) fn progress(&self) {
+        self.state.lock().rounds += 1;
         self.progress.notify_all();
+    }
+
+    /// How often there was progress so far, for [`Volume::wait_for_progress`]: to be asked before what is waited for is looked at.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.state.lock().rounds
     }
 
     fn wake_tree(&self) {
@@ -252,10 +260,10 @@ impl Volume {
         self.signals.want_checkpoint();
     }
 
-    /// Sleeps until some background work is done, or a moment has passed.
-    pub(crate) fn wait_for_progress(&self) {
+    /// Sleeps until some background work is done that was not when there had been so many rounds of it, or a moment has passed.
+    pub(crate) fn wait_for_progress(&self, rounds: u64) {
         let mut state = self.signals.state.lock();
-        if !state.stop {
+        if !state.stop && state.rounds == rounds {
             self.signals.progress.wait_for(&mut state, WAIT_MAX);
         }
     }
@@ -270,8 +278,10 @@ impl Volume {
             if self.options.read_only || released && self.has_room_now(bytes) {
                 return Ok(());
             }
+            let rounds = self.signals.rounds();
             // What it has heard of the roots may be what they were. Nobody would tell it once more.
             Tree::ALL.into_iter().for_each(|tree| self.root(tree).look(&self.damaged));
+            let released = self.signals.turns.is_done(awaited);
             if released && self.has_room_now(bytes) {
                 return Ok(());
             }
@@ -292,7 +302,7 @@ impl Volume {
                     }
                     // A checkpoint ends, however long it takes.
                     waits += u32::from(released);
-                    self.wait_for_progress();
+                    self.wait_for_progress(rounds);
                 }
             }
         }

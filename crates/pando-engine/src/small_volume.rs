@@ -1,6 +1,7 @@
 //! Volumes for tests of what happens in a tree: in memory, with nodes so small that few keys make it high.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
 use pando_format::Tree;
@@ -66,16 +67,18 @@ pub(crate) fn manual() -> Options {
 /// Done while a write is under way; answers whether it is to be done during the next one, too.
 type Work = Box<dyn FnMut() -> bool + Send>;
 
-/// A device in memory on which somebody is at work while it writes.
+/// A device in memory on which somebody is at work while it writes, and which may take its time to read.
 pub(crate) struct Busy {
     inner: MemoryDevice,
     pub(crate) work: Mutex<Option<Work>>,
+    /// How long a read takes.
+    pub(crate) read_time: Mutex<Duration>,
 }
 
 impl Busy {
     /// Nobody is at work yet.
     pub(crate) fn new(capacity: u64) -> Self {
-        Self { inner: MemoryDevice::new(capacity), work: Mutex::default() }
+        Self { inner: MemoryDevice::new(capacity), work: Mutex::default(), read_time: Mutex::default() }
     }
 }
 
@@ -85,6 +88,8 @@ impl Device for Busy {
     }
 
     fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+        let time = *self.read_time.lock();
+        std::thread::sleep(time);
         self.inner.read(batch)
     }
 

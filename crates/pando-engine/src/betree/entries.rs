@@ -7,6 +7,8 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
+use crate::batch::copy_for_device;
+
 /// A key and its value.
 pub(crate) type Entry = (Bytes, Bytes);
 
@@ -28,6 +30,38 @@ pub(crate) struct Entries {
 pub(crate) struct Position {
     run: usize,
     at: usize,
+}
+
+/// On which side of a value others lie.
+#[derive(Clone, Copy)]
+pub(crate) enum Side<'a> {
+    Before(&'a Bytes),
+    Behind(&'a Bytes),
+}
+
+/// How many of the values beside one, the nearest first, lie in memory one next to the other, as those of one write do; none if they are more than
+/// `limit` bytes.
+pub(crate) fn left_of<'a>(
+    mut side: Side<'a>,
+    neighbours: impl Iterator<Item = &'a Bytes>,
+    limit: usize,
+) -> usize {
+    let (mut count, mut bytes) = (0, 0);
+    for value in neighbours {
+        let (low, high) = match side {
+            Side::Before(one) => (value, one),
+            Side::Behind(one) => (one, value),
+        };
+        if low.is_empty() || high.is_empty() || low.as_ptr().addr() + low.len() != high.as_ptr().addr() {
+            break;
+        }
+        (count, bytes) = (count + 1, bytes + value.len());
+        if bytes > limit {
+            return 0;
+        }
+        side = if matches!(side, Side::Before(_)) { Side::Before(value) } else { Side::Behind(value) };
+    }
+    count
 }
 
 impl Entries {
@@ -196,6 +230,30 @@ impl Entries {
         self.runs.retain(|run| !run.is_empty());
         self.length = self.runs.iter().map(Vec::len).sum();
         bytes
+    }
+
+    /// Copies out what would be left, by a removal of the entries between two positions, of memory that these share with their neighbours,
+    /// where that is no more than `limit` bytes: a few would keep all of it.
+    pub(crate) fn copy_out_beside(&mut self, from: Position, to: Position, limit: usize) {
+        let (before, behind) = {
+            let values = |from, to| self.between(from, to).map(|(_, value)| value);
+            let mut gone = values(from, to);
+            let Some(first) = gone.next() else { return };
+            let last = gone.next_back().unwrap_or(first);
+            let before = left_of(Side::Before(first), values(self.start(), from).rev(), limit);
+            (before, left_of(Side::Behind(last), values(to, self.end()), limit))
+        };
+        if (before, behind) == (0, 0) {
+            return;
+        }
+        let index = |at: Position| self.runs[..at.run].iter().map(Vec::len).sum::<usize>() + at.at;
+        let (from, to) = (index(from), index(to));
+        let beside = |at: usize| (from - before..from).contains(&at) || (to..to + behind).contains(&at);
+        for (at, (key, value)) in self.iter_mut().enumerate() {
+            if beside(at) {
+                (*key, *value) = (Bytes::copy_from_slice(key), copy_for_device(value));
+            }
+        }
     }
 
     /// Adds entries whose keys all lie behind the last one.

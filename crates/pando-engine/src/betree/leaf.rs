@@ -104,9 +104,10 @@ impl Basement {
         }
     }
 
-    /// Applies a range delete.
-    pub(crate) fn delete_range(&mut self, range: &KeyRange) {
+    /// Applies a range delete, by which so many bytes go in the whole leaf.
+    pub(crate) fn delete_range(&mut self, range: &KeyRange, gone: usize) {
         let (from, to) = self.limits(range);
+        self.entries.copy_out_beside(from, to, gone);
         self.bytes -= self.entries.remove_between(from, to);
     }
 
@@ -354,6 +355,7 @@ impl Leaf {
         let bytes =
             |leaf: &Self| leaf.basements[overlapping.clone()].iter().map(|slot| slot.bytes).sum::<usize>();
         let before = bytes(self);
+        let gone = self.bytes_in(range);
         for index in overlapping.clone() {
             let is_covered = self.is_covered(range, &overlapping, index);
             let slot = &mut self.basements[index];
@@ -367,7 +369,7 @@ impl Leaf {
                 let loaded = slot.part.get().expect("missing_for() was asked before");
                 if loaded.inside(range).next().is_some() {
                     let basement = slot.part.change().expect("missing_for() was asked before");
-                    basement.delete_range(range);
+                    basement.delete_range(range, gone);
                     basement.unshare();
                     slot.bytes = basement.bytes;
                     slot.entries = basement.entries.len() as u32;
@@ -558,6 +560,39 @@ mod tests {
         let entry =
             |(number, size): (usize, usize)| (Bytes::from(format!("{number:06}")), vec![0; size].into());
         Entries::from(sizes.into_iter().enumerate().map(entry).collect::<Vec<_>>())
+    }
+
+    /// A file that was written at once and then cut short kept all that had been written, and counted for what was left.
+    #[test]
+    fn what_is_left_of_a_write_does_not_keep_all_of_it() {
+        struct Written(Vec<u8>, #[expect(dead_code, reason = "held")] std::sync::Arc<()>);
+        impl AsRef<[u8]> for Written {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        let key = |block: usize| Bytes::from(format!("{block:04}"));
+        // What is deleted of 256 blocks, and whether the rest is copied.
+        for (deleted, is_copied) in
+            [(1..256, true), (0..255, true), (2..254, true), (200..256, false), (255..256, false)]
+        {
+            let alive = std::sync::Arc::new(());
+            let written = Bytes::from_owner(Written(vec![7; 256 * 4096], alive.clone()));
+            let mut leaf = Leaf::default();
+            for block in 0..256 {
+                let value = written.slice(block * 4096..(block + 1) * 4096);
+                leaf.apply(key(block), Msn::default(), Pending::Put(value), 128 << 10);
+            }
+            drop(written);
+            leaf.delete_range(
+                &KeyRange::new(Bound::before(key(deleted.start)), Bound::before(key(deleted.end))),
+                Msn::default(),
+            );
+            leaf.drop_empty();
+            assert_eq!(leaf.entries(), 256 - deleted.len());
+            assert!((0..256).all(|block| leaf.holds(&key(block)) != deleted.contains(&block)));
+            assert_eq!(std::sync::Arc::strong_count(&alive) == 1, is_copied, "{deleted:?}");
+        }
     }
 
     #[test]

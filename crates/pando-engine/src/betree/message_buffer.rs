@@ -20,6 +20,7 @@ use std::ops::Bound as RangeBound;
 use bytes::Bytes;
 use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending};
 
+use super::entries::{Side, left_of};
 use super::lifting::{key_limits, relift_bound, relift_key, relift_way};
 use crate::batch::copy_for_device;
 
@@ -61,6 +62,11 @@ impl Messages {
         });
         Self { keyed: keyed.collect(), ..self }
     }
+}
+
+/// What a message puts.
+fn value_of(pending: &Pending) -> Option<&Bytes> {
+    if let Pending::Put(value) = pending { Some(value) } else { None }
 }
 
 /// Copies bytes into memory of their own.
@@ -332,11 +338,36 @@ impl MessageBuffer {
         self.gotos.insert(at, goto);
     }
 
+    /// As [`super::entries::Entries::copy_out_beside`], for what waits to be put.
+    fn copy_out_beside(&mut self, range: &KeyRange) {
+        let Some((from, to)) = key_limits(range) else { return };
+        let mut gone = self.keyed_in(range).filter_map(|(_, pending)| value_of(pending));
+        let Some(first) = gone.next().cloned() else { return };
+        let (mut last, mut limit) = (first.clone(), first.len());
+        for value in gone {
+            limit += value.len();
+            last = value.clone();
+        }
+        let below = (RangeBound::Unbounded, RangeBound::Excluded(&from[..]));
+        let values =
+            self.keyed.range::<[u8], _>(below).rev().map_while(|(_, (_, pending))| value_of(pending));
+        let before = left_of(Side::Before(&first), values, limit);
+        let beside = self.keyed.range_mut::<[u8], _>(below).rev().take(before);
+        beside.flat_map(|(_, (_, pending))| pending.bytes_mut()).for_each(copy_out);
+        let Some(to) = to else { return };
+        let above = (RangeBound::Included(&to[..]), RangeBound::Unbounded);
+        let values = self.keyed.range::<[u8], _>(above).map_while(|(_, (_, pending))| value_of(pending));
+        let behind = left_of(Side::Behind(&last), values, limit);
+        let beside = self.keyed.range_mut::<[u8], _>(above).take(behind);
+        beside.flat_map(|(_, (_, pending))| pending.bytes_mut()).for_each(copy_out);
+    }
+
     /// Drops everything inside a range; fragments that reach over its ends are cut back (BUF-2). Returns the bytes of the values that
     /// were to be put there.
     pub(crate) fn eat(&mut self, range: &KeyRange) -> usize {
         let mut values = 0;
         if !self.keyed.is_empty() {
+            self.copy_out_beside(range);
             let eaten: Vec<Bytes> = self.keyed_in(range).map(|(key, _)| key.clone()).collect();
             for key in eaten {
                 if let Some((_, pending)) = self.keyed.remove(&key) {

@@ -181,3 +181,22 @@ fn messages_that_were_read_come_down_as_copies() {
     }
     assert_eq!(found, 4 + 4 + 3);
 }
+
+/// As in a leaf: what is left of a write does not keep all of it.
+#[test]
+fn what_is_left_of_a_write_is_copied() {
+    for (deleted, is_copied) in [(1..64_u8, true), (0..63, true), (1..63, true), (60..64, false)] {
+        let written = Bytes::from(vec![7; 64 * 4096]);
+        let mut buffer = MessageBuffer::default();
+        for block in 0..64 {
+            let at = usize::from(block) * 4096;
+            let msn = Msn { lsn: 1, sub: 0 };
+            buffer.push(Bytes::copy_from_slice(&[block]), msn, Pending::Put(written.slice(at..at + 4096)));
+        }
+        let range = KeyRange::new(Bound::before(vec![deleted.start]), Bound::before(vec![deleted.end]));
+        buffer.push_range(range, Msn { lsn: 2, sub: 0 });
+        let messages = buffer.keyed_in(&KeyRange::all());
+        assert_eq!(messages.count(), 64 - deleted.len());
+        assert_eq!(written.is_unique(), is_copied, "{deleted:?}");
+    }
+}

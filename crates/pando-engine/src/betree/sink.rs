@@ -156,7 +156,12 @@ impl Volume {
                 done => done?,
             };
             self.fit_root(tree)?;
-            let goes_on = walk.steps_left.get() > 0 && self.root(tree).maintenance.is_wanted();
+            let is_urgent = walk.for_space && self.is_urgent(tree, walk);
+            if is_urgent && self.has_space_to_flush() {
+                // Nobody else may, as long as it has the token; and what is over when this is done is what came meanwhile.
+                while self.waiting_in_root(tree) > self.shape.node_bytes && self.maintain_with_token(tree)? {}
+            }
+            let goes_on = walk.steps_left.get() > 0 && (is_urgent || self.root(tree).maintenance.is_wanted());
             if sunk != Sunk::InPart || pauses_left == 0 || !goes_on {
                 return Ok(sunk);
             }
@@ -283,19 +288,24 @@ impl Volume {
         }
     }
 
+    /// Messages that come meanwhile are brought down by nobody else, and at four nodes' worth whoever writes waits. What had come before,
+    /// as at an unmount, is no reason to leave for a walk that does not come back.
+    fn is_urgent(&self, tree: Tree, walk: &Walk) -> bool {
+        let waiting = self.waiting_in_root(tree);
+        waiting > self.shape.node_bytes * 2 && (walk.for_space || waiting > walk.waited.get())
+    }
+
+    /// True if a walk is to let others at the root.
+    fn pauses(&self, tree: Tree, walk: &Walk) -> bool {
+        walk.may_pause && (self.root(tree).maintenance.is_wanted() || self.is_urgent(tree, walk))
+    }
+
     /// True if a walk is to end, or to pause.
     fn ends(&self, tree: Tree, walk: &Walk) -> bool {
-        let root = self.root(tree);
-        // Messages that come meanwhile are brought down by nobody else, and at four nodes' worth whoever writes waits. What had come before,
-        // as at an unmount, is no reason to leave.
-        let is_urgent = || {
-            let waiting = self.waiting_in_root(tree);
-            waiting > self.shape.node_bytes * 2 && waiting > walk.waited.get()
-        };
         walk.steps_left.get() == 0
             || !self.has_space_to_flush()
-            || walk.may_pause && root.maintenance.is_wanted()
-            || !walk.for_space && is_urgent()
+            || self.pauses(tree, walk)
+            || !walk.for_space && self.is_urgent(tree, walk)
     }
 
     /// Brings deletes from a node and from below it down; in part if there was no room for all of them, or the walk is to end or to pause.
@@ -389,9 +399,8 @@ impl Volume {
                 }
                 Err(error) => return Err(error),
             };
-            let pauses = || walk.may_pause && self.root(node.tree).maintenance.is_wanted();
             // For want of room others may still be cut off whole.
-            let is_over = if walk.for_space { pauses() } else { sunk == Sunk::InPart };
+            let is_over = if walk.for_space { self.pauses(node.tree, walk) } else { sunk == Sunk::InPart };
             if is_over {
                 return Ok(Sunk::InPart);
             }

@@ -1,7 +1,8 @@
 //! Deletes are looked for as long as some wait, and no longer.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use pando_device::MemoryDevice;
@@ -10,8 +11,8 @@ use pando_format::{Bound, KeyRange, Tree};
 
 use super::ballast::BALLAST_STEPS_MAX;
 use super::sink::{Sunk, Walk};
-use crate::small_volume::{assert_sound, change, manual, small_volume};
-use crate::{Batch, Engine, Error};
+use crate::small_volume::{Busy, assert_sound, change, manual, small_volume};
+use crate::{Batch, Engine, Error, FormatOptions};
 
 const TREE: Tree = Tree::Metadata;
 /// Checkpoints until nothing moves any more.
@@ -415,5 +416,55 @@ fn what_waited_in_a_root_before_keeps_no_walk_from_its_work() {
     let before = waiting(&engine);
     engine.checkpoint().unwrap();
     assert!(waiting(&engine) < before / 2, "{before} waited, {} do", waiting(&engine));
+    assert_sound(&engine);
+}
+
+/// It held the root as long as it took, and whoever wrote meanwhile waited at four nodes' worth.
+#[test]
+fn a_walk_for_space_lets_writers_go_on() {
+    const NODE_BYTES: usize = 16 << 10;
+    let device = Arc::new(Busy::new(256 << 20));
+    let format = FormatOptions {
+        node_bytes: Some(NODE_BYTES as u32),
+        basement_bytes: Some(2 << 10),
+        fanout: Some(4),
+        ..FormatOptions::default()
+    };
+    Engine::format(device.clone(), &format).unwrap();
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    for directory in 0..100 {
+        for number in 0..50 {
+            change(&engine, |batch| batch.put(TREE, name(directory, number), vec![1; 200]));
+        }
+    }
+    while engine.background_step().unwrap() {}
+    engine.close().unwrap();
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    for directory in 0..100 {
+        change(&engine, |batch| batch.delete(TREE, name(directory, 7)));
+    }
+    *device.read_time.lock() = Duration::from_millis(2);
+    let over = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut written = 0;
+            while !over.load(Ordering::Relaxed) {
+                if engine.has_room(0) {
+                    let mut batch = Batch::new();
+                    batch.put(TREE, name(written as u32 % 100, 100 + written as u32), vec![1; 200]);
+                    engine.apply(batch).unwrap();
+                    written += 1;
+                } else {
+                    std::thread::yield_now();
+                }
+            }
+            written * 200
+        });
+        engine.volume().sink_tree(TREE, &mut Walk::for_space()).unwrap();
+        over.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    println!("{written} bytes came while deletes were brought down");
+    assert!(written > 8 * NODE_BYTES, "{written} bytes came while deletes were brought down");
     assert_sound(&engine);
 }

@@ -175,7 +175,10 @@ impl Volume {
                 };
                 let (end, lifted) = (found.end, found.lifted);
                 let target = targets.entry(node.id).or_insert(Target { node, lifted, blocks: Vec::new() });
-                target.blocks.extend((block..end).map(|block| (number, block)));
+                // A leaf that has been joined with its neighbour since lifts less: what comes to it now goes into the log itself.
+                if target.lifted == lifted {
+                    target.blocks.extend((block..end).map(|block| (number, block)));
+                }
                 block = end;
             }
         }
