@@ -68,10 +68,16 @@ impl Volume {
         self.allocator.counters().usable > self.space_to_be_written() + self.space_reserve() / 2
     }
 
+    /// True if there is space for much more than what has to come down.
+    pub(super) fn has_space_to_spare(&self) -> bool {
+        self.allocator.counters().usable > self.space_to_be_written() + self.space_reserve() * 2
+    }
+
     /// Flushes until the messages that wait in a node and can be moved are within their budget, or a clone waits for the token.
     fn relieve(&self, node: &NodeRef, own: &KeyRange) -> Result<()> {
         let root = self.root(node.tree);
         self.cut_overfull_edges(node, own)?;
+        let mut full = Vec::new();
         loop {
             let heaviest = {
                 let state = node.state.read();
@@ -82,13 +88,15 @@ impl Volume {
                 }
                 let edges = interior.children.iter().enumerate();
                 let sound = edges.filter(|(_, child)| !self.damaged.contains(child.id));
-                let waiting = sound.filter(|(_, child)| child.buffer_bytes > 0);
+                let waiting = sound.filter(|(_, child)| child.buffer_bytes > 0 && !full.contains(&child.id));
                 let Some((index, child)) = waiting.max_by_key(|(_, child)| child.buffer_bytes) else {
                     return Ok(());
                 };
                 (index, child.id)
             };
-            self.flush_around_damage(node, own, heaviest)?;
+            if !self.flush_around_damage(node, own, heaviest)? {
+                full.extend(node.state.read().interior().children.get(heaviest.0).map(|child| child.id));
+            }
             // Behind a flush, so that clones one after the other do not keep every flush back.
             if root.maintenance.is_wanted() {
                 root.unrelieved.store(true, Ordering::Relaxed);
@@ -200,14 +208,40 @@ impl Volume {
     }
 
     /// Flushes an edge. If damage behind it is in the way, its messages stay where they are, and queries find them there;
-    /// the node is not tried again before the volume is opened anew.
+    /// the node is not tried again before the volume is opened anew. False if they stay because the node behind it has no room for them now.
     pub(super) fn flush_around_damage(
         &self,
         node: &NodeRef,
         own: &KeyRange,
         (index, id): (usize, NodeId),
-    ) -> Result<()> {
-        self.flush_child(node, own, index).or_else(|error| self.give_up_on(id, error))
+    ) -> Result<bool> {
+        let flush = || {
+            let has_room = self.make_room_behind(node, own, index)?;
+            if has_room {
+                self.flush_child(node, own, index)?;
+            }
+            Ok(has_room)
+        };
+        flush().or_else(|error| self.give_up_on(id, error).map(|()| true))
+    }
+
+    /// True if the node behind an edge may take messages. One in which many more wait than should, because there was no space to bring them
+    /// further down, first gets rid of some: with more at each checkpoint it would come to be longer than all free space.
+    fn make_room_behind(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<bool> {
+        if parent.height < 2 || self.has_space_to_spare() {
+            return Ok(true);
+        }
+        let child = self.child_to_change(parent, own, index)?;
+        child.expect_height(Some(parent.height - 1))?;
+        let is_overfull = || {
+            let waiting = self.damaged.movable_bytes(child.state.read().interior());
+            waiting > self.shape.node_bytes * 2
+        };
+        if is_overfull() {
+            let bounds = parent.state.read().interior().bounds_below(index, own)?.0;
+            self.relieve(&child, &bounds)?;
+        }
+        Ok(!is_overfull())
     }
 
     /// Leaves a node as it is if it cannot be read: nothing is flushed into it, and it is not split, before the volume is opened anew.

@@ -157,10 +157,12 @@ impl Volume {
             };
             self.fit_root(tree)?;
             let is_urgent = walk.for_space && self.is_urgent(tree, walk);
-            if is_urgent && self.has_space_to_flush() {
-                // Nobody else may, as long as it has the token; and what is over when this is done is what came meanwhile.
-                while self.waiting_in_root(tree) > self.shape.node_bytes && self.maintain_with_token(tree)? {}
-            }
+            // Nobody else may, as long as it has the token; and what is over when this is done is what came meanwhile.
+            while is_urgent
+                && self.has_space_to_spare()
+                && self.waiting_in_root(tree) > self.shape.node_bytes
+                && self.maintain_with_token(tree)?
+            {}
             let goes_on = walk.steps_left.get() > 0 && (is_urgent || self.root(tree).maintenance.is_wanted());
             if sunk != Sunk::InPart || pauses_left == 0 || !goes_on {
                 return Ok(sunk);
@@ -292,7 +294,9 @@ impl Volume {
     /// as at an unmount, is no reason to leave for a walk that does not come back.
     fn is_urgent(&self, tree: Tree, walk: &Walk) -> bool {
         let waiting = self.waiting_in_root(tree);
-        waiting > self.shape.node_bytes * 2 && (walk.for_space || waiting > walk.waited.get())
+        waiting > self.shape.node_bytes * 2
+            // What comes down for other reasons must not take the room of what frees space.
+            && if walk.for_space { self.has_space_to_spare() } else { waiting > walk.waited.get() }
     }
 
     /// True if a walk is to let others at the root.
@@ -323,6 +327,7 @@ impl Volume {
         self.load_all(node)?;
         self.prune(node, own)?;
         // What lies behind a goto is looked at once that has become an edge.
+        let mut full = Vec::new();
         let mut sunk = loop {
             self.load_all(node)?;
             let first = stop.first();
@@ -337,9 +342,11 @@ impl Volume {
                     child.holds_deletes()
                         && (walk.for_space || self.is_own(child))
                         && !self.damaged.contains(child.id)
+                        && !full.contains(&child.id)
                 };
                 match interior.children[first..].iter().position(comes_down) {
                     Some(index) => (first + index, interior.children[first + index].id),
+                    None if !full.is_empty() => break Sunk::InPart,
                     None if interior.holds_gotos() => break Sunk::Own,
                     None if interior.children.iter().any(Child::holds_deletes) => break Sunk::Own,
                     None => break Sunk::All,
@@ -350,7 +357,9 @@ impl Volume {
                 return end_at(first);
             }
             walk.step();
-            self.flush_around_damage(node, own, waiting)?;
+            if !self.flush_around_damage(node, own, waiting)? {
+                full.extend(node.state.read().interior().children.get(waiting.0).map(|child| child.id));
+            }
             self.evict_while_sinking()?;
         };
         let first = stop.first();
