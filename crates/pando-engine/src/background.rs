@@ -215,9 +215,10 @@ impl Volume {
 
     fn has_room_now(&self, bytes: u64) -> bool {
         let eighths = if bytes < LARGE_BYTES { 7 } else { 6 };
-        self.has_memory(bytes)
-            && self.log.used_bytes() <= self.log.capacity() / 8 * eighths
-            && self.log.waiting_bytes() <= self.log_waiting_bytes_max()
+        let (used_bytes, waiting_bytes) = self.log.load();
+        used_bytes <= self.log.capacity() / 8 * eighths
+            && waiting_bytes <= self.log_waiting_bytes_max()
+            && self.has_memory(bytes)
             && !self.wants_space(bytes)
     }
 

@@ -357,10 +357,10 @@ impl RedoLog {
         self.used_with(0)
     }
 
-    /// Bytes of records that are not written yet.
-    pub fn waiting_bytes(&self) -> u64 {
+    /// Bytes as [`RedoLog::used_bytes`] tells them, and of the records that are not written yet.
+    pub fn load(&self) -> (u64, u64) {
         let state = self.state.lock();
-        state.queued_bytes + state.in_flight_bytes
+        (self.used_if_queued(&state, 0, 0), state.queued_bytes + state.in_flight_bytes)
     }
 
     /// Bytes that may wait where so many are allowed, for a writer that is faster than the device: enough for the next batch to gather while
