@@ -261,11 +261,6 @@ impl Leaf {
         slots.all(|slot| slot.part.get().is_some_and(|basement| basement.inside(range).next().is_none()))
     }
 
-    /// True if the basement that a key belongs to is in memory, or there is none yet.
-    pub(crate) fn is_loaded_at(&self, key: &[u8]) -> bool {
-        self.basements.get(self.index_of(key)).is_none_or(|slot| slot.part.get().is_some())
-    }
-
     /// True if a key is in a basement in memory.
     pub(crate) fn holds(&self, key: &[u8]) -> bool {
         let slot = self.basements.get(self.index_of(key));
@@ -413,13 +408,13 @@ impl Leaf {
         }
     }
 
-    /// Applies one keyed message. Its basement must be loaded. True if that is left without entries, see [`Leaf::drop_empty`].
-    pub(crate) fn apply(&mut self, key: Bytes, msn: Msn, pending: Pending, basement_bytes: usize) -> bool {
+    /// Applies one keyed message. Its basement must be loaded.
+    pub(crate) fn apply(&mut self, key: Bytes, msn: Msn, pending: Pending, basement_bytes: usize) {
         if self.basements.is_empty() {
             if let Some(value) = pending.settle(None) {
                 self.basements.push(BasementSlot::new(Basement::new(vec![(key, value)]), msn));
             }
-            return false;
+            return;
         }
         let index = self.index_of(&key);
         if self.latest[0] != index {
@@ -442,7 +437,7 @@ impl Leaf {
             // What a cut would come to, without a look at all that is there.
             let basement = Basement::new(vec![(key, value.clone())]);
             self.basements.insert(index + 1, BasementSlot::new(basement, msn));
-            return false;
+            return;
         }
         if key < slot.first_key {
             slot.first_key = Bytes::copy_from_slice(&key);
@@ -454,14 +449,13 @@ impl Leaf {
         slot.bytes = basement.bytes;
         slot.entries = basement.entries.len() as u32;
         slot.msn = slot.msn.max(msn);
-        let (bytes, emptied) = (slot.bytes, slot.entries == 0);
+        let bytes = slot.bytes;
         if bytes > basement_bytes && grows_at_end {
             self.cut_basement(index, Pieces::Full(basement_bytes));
         } else if bytes > basement_bytes * 2 {
             // What is over when each is filled may be a single entry, and costs a block and a part.
             self.cut_basement(index, Pieces::Equal(bytes / basement_bytes));
         }
-        emptied
     }
 
     fn cut_basement(&mut self, index: usize, pieces: Pieces) {

@@ -129,40 +129,33 @@ impl Volume {
             Ok(count) => count,
             Err(held) => return Went::Root(held),
         };
-        if way.messages[..count].iter().any(|(key, _)| !state.leaf().is_loaded_at(&key[lifted..])) {
+        let keys = way.messages[..count].iter().map(|(key, _)| &key[lifted..]);
+        if state.leaf().missing_for([], keys).is_some() {
             return Went::Root(count);
         }
         // A patch may make a block longer than it is itself.
         let weight = |(key, pending): &(Bytes, Pending)| key.len() + pending.length() + BLOCK_VALUE_LENGTH;
         let new: usize = way.messages[..count].iter().map(weight).sum();
-        let leaf = state.leaf_mut();
-        // What it holds at most: to add it up takes a look at all basements, and what comes replaces something as a rule.
-        let mut bytes = leaf.bytes();
         // By a key of its own it is found again.
-        let key = (bytes + new > self.shape.node_bytes).then(|| way.messages[0].0.clone());
-        let (mut done, mut emptied) = (0, false);
+        let key = (state.leaf().bytes() + new > self.shape.node_bytes).then(|| way.messages[0].0.clone());
+        let mut done = 0;
         for message in &mut way.messages[..count] {
-            if bytes >= self.shape.node_bytes * 2 {
-                bytes = leaf.bytes();
-                if bytes >= self.shape.node_bytes * 2 {
-                    break;
-                }
+            let leaf = state.leaf_mut();
+            if leaf.bytes() >= self.shape.node_bytes * 2 {
+                break;
             }
-            bytes += weight(message);
             let (mut key, pending) = take(message);
             key.advance(lifted);
-            emptied |= leaf.apply(key, way.msn, pending, self.shape.basement_bytes);
+            leaf.apply(key, way.msn, pending, self.shape.basement_bytes);
             done += 1;
         }
         if done == 0 {
             return Went::Root(count);
         }
-        if emptied {
-            leaf.drop_empty();
-        }
-        let overgrown = key.filter(|_| leaf.is_too_large(self.shape.node_bytes));
+        state.leaf_mut().drop_empty();
+        let overgrown = state.leaf().is_too_large(self.shape.node_bytes);
         self.account(&mut state);
-        if let Some(key) = overgrown {
+        if overgrown && let Some(key) = key {
             self.note_overgrown(way.tree, node.id, key);
         }
         Went::Straight(done)
