@@ -32,7 +32,7 @@ const WAITS_MAX: u32 = 100;
 const LOG_WAITING_BYTES_MAX: u64 = 128 << 20;
 
 /// Changes from so many bytes on leave the last node's worth of messages in a root, and the last eighth of the log that
-/// changes may fill, to those below it: a small change does not wait because a stream has filled the root.
+/// changes may fill and fifth of what may wait for it, to those below it: a small change does not wait because a stream has filled the root.
 const LARGE_BYTES: u64 = 64 << 10;
 
 /// What waits in a root for maintenance.
@@ -217,14 +217,16 @@ impl Volume {
         let eighths = if bytes < LARGE_BYTES { 7 } else { 6 };
         let (used_bytes, waiting_bytes) = self.log.load();
         used_bytes <= self.log.capacity() / 8 * eighths
-            && waiting_bytes <= self.log_waiting_bytes_max()
+            && waiting_bytes <= self.log_waiting_bytes_max(bytes)
             && self.has_memory(bytes)
             && !self.wants_space(bytes)
     }
 
-    /// What may wait for the log. It is memory beside the cache, and an age: what a crash takes is what a slow device has not written yet.
-    fn log_waiting_bytes_max(&self) -> u64 {
-        self.log.waiting_bytes_max((self.options.cache_bytes as u64 / 8).min(LOG_WAITING_BYTES_MAX))
+    /// What may wait for the log when a change of so many bytes comes. It is memory beside the cache, and an age: what a crash takes is what a slow device has not written yet.
+    fn log_waiting_bytes_max(&self, bytes: u64) -> u64 {
+        let most = self.options.cache_bytes as u64 / 8;
+        let most = self.log.waiting_bytes_max(most.min(LOG_WAITING_BYTES_MAX));
+        if bytes < LARGE_BYTES { most / 4 * 5 } else { most }
     }
 
     /// True if space is short for a change of so many bytes and a checkpoint would release some.
@@ -418,7 +420,6 @@ impl Volume {
             if let Err(error) = result {
                 self.background_failed("the log", &error);
             }
-            self.signals.progress();
         }
     }
 

@@ -161,8 +161,8 @@ pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
     newest_superblock(device, false)
 }
 
-/// The same; if the device cannot read one of them, the other one for whoever will not write. What it leads to may have been written over since,
-/// which is found out node by node: nothing is read unverified.
+/// The same; if the device cannot read one of them, the other one for whoever will not write. What it leads to may have been written over since;
+/// then it does not open, or is damaged: nothing is read unverified.
 fn newest_superblock(device: &dyn Device, read_only: bool) -> Result<Superblock> {
     let read = |offset| -> Result<Bytes> {
         let mut request = [ReadRequest { offset, buffer: Buffer::zeroed(SUPERBLOCK_LENGTH) }];

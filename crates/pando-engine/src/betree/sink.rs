@@ -13,11 +13,18 @@ use super::token::PAUSES_MAX;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
+/// How often a walk gives way to what has come into the root: each time it begins anew.
+const RELIEFS_MAX: usize = 16;
+
 /// One walk through a tree that brings deletes down.
 #[derive(Debug)]
 pub(super) struct Walk {
     /// It gives way to a clone that waits for the token.
     pub(super) may_pause: bool,
+    /// It gives way to what has come into the root, if it is for space; another one ends for that.
+    pub(super) may_relieve: bool,
+    /// It has given way.
+    pub(super) paused: Cell<bool>,
     /// Space is wanted; else nothing is copied that others see.
     pub(super) for_space: bool,
     /// Flushes, and nodes that have to be read for it, that it may still make.
@@ -33,6 +40,8 @@ impl Walk {
     pub(super) fn for_space() -> Self {
         Self {
             may_pause: true,
+            may_relieve: true,
+            paused: Cell::default(),
             for_space: true,
             steps_left: Cell::new(usize::MAX),
             waited: Cell::default(),
@@ -146,28 +155,33 @@ impl Volume {
     /// Brings the deletes of a tree down. A clone may come in between, and it goes on then, for the sake of space from the root; but not for
     /// ever, where one follows the other.
     pub(super) fn sink_tree(&self, tree: Tree, walk: &mut Walk) -> Result<Sunk> {
-        let mut pauses_left = PAUSES_MAX;
+        let (mut pauses_left, mut reliefs_left) = (PAUSES_MAX, RELIEFS_MAX);
         loop {
             let _token = self.root(tree).maintenance.wait();
             walk.may_pause = pauses_left > 0;
+            walk.may_relieve = reliefs_left > 0;
             let sunk = match self.sink_with_token(tree, walk) {
                 // What lies behind damage stays where it is.
                 Err(error) if error.is_unreadable() => Sunk::Own,
                 done => done?,
             };
             self.fit_root(tree)?;
-            let is_urgent = walk.for_space && self.is_urgent(tree, walk);
-            // Nobody else may, as long as it has the token; and what is over when this is done is what came meanwhile.
-            while is_urgent
-                && self.has_space_to_spare()
-                && self.waiting_in_root(tree) > self.shape.node_bytes
-                && self.maintain_with_token(tree)?
-            {}
-            let goes_on = walk.steps_left.get() > 0 && (is_urgent || self.root(tree).maintenance.is_wanted());
-            if sunk != Sunk::InPart || pauses_left == 0 || !goes_on {
+            if sunk != Sunk::InPart || !walk.paused.get() || walk.steps_left.get() == 0 {
                 return Ok(sunk);
             }
-            pauses_left -= 1;
+            if pauses_left > 0 && self.root(tree).maintenance.is_wanted() {
+                pauses_left -= 1;
+                continue;
+            }
+            // Nobody else may, as long as it has the token; and what is over when this is done is what came meanwhile.
+            reliefs_left = reliefs_left.saturating_sub(1);
+            while self.has_space_to_spare()
+                && self.waiting_in_root(tree) > self.shape.node_bytes
+                && !(pauses_left > 0 && self.root(tree).maintenance.is_wanted())
+                && self.maintain_with_token(tree)?
+            {
+                self.signals.progress();
+            }
         }
     }
 
@@ -176,6 +190,7 @@ impl Volume {
         let root = self.root(tree).read().clone();
         let from = if walk.for_space { Bytes::new() } else { walk.from.take() };
         walk.waited.set(self.waiting_in_root(tree));
+        walk.paused.set(false);
         self.sink_below(&Stop { node: &root, own: &KeyRange::all(), lifted: b"", from: &from }, walk)
     }
 
@@ -301,7 +316,12 @@ impl Volume {
 
     /// True if a walk is to let others at the root.
     fn pauses(&self, tree: Tree, walk: &Walk) -> bool {
-        walk.may_pause && (self.root(tree).maintenance.is_wanted() || self.is_urgent(tree, walk))
+        // Once it does, all that it has come through is left.
+        let pauses = walk.paused.get()
+            || walk.may_pause && self.root(tree).maintenance.is_wanted()
+            || walk.for_space && walk.may_relieve && self.is_urgent(tree, walk);
+        walk.paused.set(pauses);
+        pauses
     }
 
     /// True if a walk is to end, or to pause.
@@ -363,6 +383,9 @@ impl Volume {
             self.evict_while_sinking()?;
         };
         let first = stop.first();
+        if sunk == Sunk::InPart && !walk.for_space {
+            return end_at(first);
+        }
         let mut index = first;
         while height > 1 && index < node.state.read().interior().children.len() {
             let (id, (bounds, prefix), is_own) = {

@@ -136,7 +136,7 @@ fn delete_ranges(engine: &Engine, keys: &mut Keys) {
 /// Whether all deletes came down, and by how many flushes. The caller holds the token.
 fn sink(engine: &Engine, may_pause: bool) -> (bool, u64) {
     let before = engine.stats().flushes;
-    let walk = Walk { may_pause, ..Walk::for_space() };
+    let walk = Walk { may_pause, may_relieve: may_pause, ..Walk::for_space() };
     let sunk = engine.volume().sink_with_token(TREE, &walk).unwrap();
     (sunk != Sunk::InPart, engine.stats().flushes - before)
 }

@@ -75,6 +75,9 @@ pub(crate) trait Binder {
     fn ripe(&self, records: &[Record]) -> usize {
         records.len()
     }
+
+    /// Called when a batch has been written, with the log locked: there is room for others.
+    fn written(&self) {}
 }
 
 /// Leaves nothing out.

@@ -70,6 +70,10 @@ impl Stretch<'_> {
 }
 
 impl Binder for Volume {
+    fn written(&self) {
+        self.signals.progress();
+    }
+
     fn bind(&self, first: Lsn, records: &[Record]) -> Result<Vec<Binding>> {
         let mut runs = if self.binds() { candidates(first, records) } else { Vec::new() };
         if runs.is_empty() {

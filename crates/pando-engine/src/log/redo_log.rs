@@ -262,6 +262,7 @@ impl RedoLog {
                 state.written_bytes += self.circle.distance(state.tail, tail);
                 state.tail = tail;
                 state.written = last;
+                binder.written();
                 Ok(())
             }
             Err(error) => {
