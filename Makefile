@@ -4,6 +4,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# What is installed.
+BUILT ?= $(TARGET)/release
 # mount(8) looks for its helpers in /sbin and nowhere else.
 SBINDIR ?= /sbin
 HELPERS := mount.fuse.pando umount.fuse.pando mount.fuseblk.pando umount.fuseblk.pando
@@ -58,13 +60,13 @@ setup:
 
 install:
 	$(CARGO) build --release --locked -p pando
-	install -D -m 755 $(TARGET)/release/pando $(DESTDIR)$(PREFIX)/bin/pando
-	$(TARGET)/release/pando man $(DESTDIR)$(PREFIX)/share/man/man8
+	install -D -m 755 $(BUILT)/pando $(DESTDIR)$(PREFIX)/bin/pando
+	$(BUILT)/pando man $(DESTDIR)$(PREFIX)/share/man/man8
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
-	$(TARGET)/release/pando completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pando
-	$(TARGET)/release/pando completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pando
-	$(TARGET)/release/pando completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish
+	$(BUILT)/pando completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pando
+	$(BUILT)/pando completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pando
+	$(BUILT)/pando completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pando.fish
 	@# `mount -t fuse.pando` and /etc/fstab; without the right to write there everything else still works.
 	install -d $(DESTDIR)$(SBINDIR) \
 	    && (for helper in $(HELPERS); do ln -sfn $(PREFIX)/bin/pando $(DESTDIR)$(SBINDIR)/$$helper || exit; done) \

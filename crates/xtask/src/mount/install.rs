@@ -23,7 +23,7 @@ mkdir upper work a b volumes prefix
 chmod 755 .
 mount -t overlay -o "lowerdir=$sbin,upperdir=$PWD/upper,workdir=$PWD/work" overlay "$sbin" || exit 77
 # It is built already, and this is no place to build.
-make -s -C "$SOURCE" install CARGO=true CARGO_TARGET_DIR="$TARGET" PREFIX="$PWD/prefix" SBINDIR="$sbin"
+make -s -C "$SOURCE" install CARGO=true BUILT="$BUILT" PREFIX="$PWD/prefix" SBINDIR="$sbin"
 "#;
 
 /// The pages are found, the completions are complete, and `uninstall` leaves nothing.
@@ -34,7 +34,7 @@ fi
 bash -c 'source prefix/share/bash-completion/completions/pando; complete -p pando'
 grep -q 'compdef.*pando' prefix/share/zsh/site-functions/_pando
 grep -q 'complete -c pando' prefix/share/fish/vendor_completions.d/pando.fish
-make -s -C "$SOURCE" install uninstall CARGO=true CARGO_TARGET_DIR="$TARGET" DESTDIR="$PWD/staged"
+make -s -C "$SOURCE" install uninstall CARGO=true BUILT="$BUILT" DESTDIR="$PWD/staged"
 test -z "$(find staged ! -type d)"
 "#;
 
@@ -144,11 +144,10 @@ $PANDO check volumes/a.img
 pub fn run(context: &Context) -> Outcome {
     let directory = Path::new("/mnt/install");
     tool::create_directory(directory)?;
-    let target = context.programs.parent().expect("the profile's directory stands in the target directory");
     let environment = format!(
-        "{FUNCTIONS}SOURCE='{}' TARGET='{}' PANDO='{}/prefix/bin/pando' NOBODY=65534\n",
+        "{FUNCTIONS}SOURCE='{}' BUILT='{}' PANDO='{}/prefix/bin/pando' NOBODY=65534\n",
         context.source.display(),
-        target.display(),
+        context.programs.display(),
         directory.display()
     );
     let run = |script: &str| tool::shell(directory, &format!("{environment}{script}"));
