@@ -521,3 +521,23 @@ pub(crate) fn stop(volume: &Volume, threads: &mut Vec<JoinHandle<()>>) {
         let _ = thread.join();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::small_volume::{change, small_volume};
+
+    /// What was done between a look and the wait went unnoticed, and whoever waited for room slept for a tenth of a second.
+    #[test]
+    fn progress_before_the_wait_is_no_wait() {
+        let (engine, _) = small_volume(16 << 10, 2 << 10);
+        let volume = engine.volume();
+        let rounds = volume.signals.rounds();
+        change(&engine, |batch| batch.put(Tree::Metadata, &b"key"[..], &b"value"[..]));
+        engine.sync().unwrap();
+        assert!(volume.signals.rounds() > rounds, "a batch was written, and there is room in the log");
+        let begin = Instant::now();
+        (0..20).for_each(|_| volume.wait_for_progress(rounds));
+        assert!(begin.elapsed() < Duration::from_secs(1));
+    }
+}

@@ -12,6 +12,15 @@ use crate::{Background, Batch, Engine, FormatOptions, Options};
 /// An empty volume of 256 MiB with a fan-out of 4, opened, and its device. Nothing happens behind the scenes.
 pub(crate) fn small_volume(node_bytes: u32, basement_bytes: u32) -> (Engine, Arc<MemoryDevice>) {
     let device = Arc::new(MemoryDevice::new(256 << 20));
+    (small_volume_on(&device, node_bytes, basement_bytes), device)
+}
+
+/// The same on a device.
+pub(crate) fn small_volume_on(
+    device: &Arc<impl Device + 'static>,
+    node_bytes: u32,
+    basement_bytes: u32,
+) -> Engine {
     let format = FormatOptions {
         node_bytes: Some(node_bytes),
         basement_bytes: Some(basement_bytes),
@@ -19,7 +28,7 @@ pub(crate) fn small_volume(node_bytes: u32, basement_bytes: u32) -> (Engine, Arc
         ..FormatOptions::default()
     };
     Engine::format(device.clone(), &format).unwrap();
-    (Engine::open(device.clone(), manual()).unwrap(), device)
+    Engine::open(device.clone(), manual()).unwrap()
 }
 
 /// Makes a volume with nodes of 64 KiB and basement nodes of 4 KiB, and opens it. Nothing happens behind the scenes.

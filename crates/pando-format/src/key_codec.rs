@@ -53,7 +53,7 @@ pub(crate) fn decode_tree(reader: &mut Reader<'_>) -> Result<Tree, FormatError> 
     Tree::from_number(number).ok_or_else(|| reader.wrong("tree", number.into(), "0 or 1"))
 }
 
-/// FMT-22.
+/// FMT-23.
 pub(crate) fn decode_height(reader: &mut Reader<'_>) -> Result<u8, FormatError> {
     let height = reader.u8()?;
     if height > HEIGHT_MAX { Err(reader.wrong("height", height.into(), "at most 64")) } else { Ok(height) }

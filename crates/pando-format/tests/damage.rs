@@ -220,6 +220,23 @@ proptest! {
     }
 }
 
+/// A root so high, with more edges than it should have, was given another above it.
+#[test]
+fn heights_that_no_tree_has_are_damage() {
+    let mut node = sample::interior_node().0;
+    node.height = HEIGHT_MAX + 1;
+    let mut page = sample::table_page();
+    page.entries.iter_mut().flatten().for_each(|entry| entry.height = HEIGHT_MAX + 1);
+    let errors = [
+        NodeHeader::decode(&node.encode().into()).map(drop),
+        TablePage::decode(&page.encode().into()).map(drop),
+    ];
+    for error in errors {
+        let error = error.unwrap_err();
+        assert!(error.to_string().contains("height"), "{error}");
+    }
+}
+
 /// Whoever counted on from there overflowed.
 #[test]
 fn counters_near_their_end_are_damage() {

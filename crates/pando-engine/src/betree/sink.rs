@@ -152,7 +152,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Brings the deletes of a tree down. A clone may come in between, and it goes on then, for the sake of space from the root; but not for
+    /// Brings the deletes of a tree down. A clone may come in between, or what is written meanwhile, and it goes on then, for the sake of space from the root; but not for
     /// ever, where one follows the other.
     pub(super) fn sink_tree(&self, tree: Tree, walk: &mut Walk) -> Result<Sunk> {
         let (mut pauses_left, mut reliefs_left) = (PAUSES_MAX, RELIEFS_MAX);
@@ -346,8 +346,8 @@ impl Volume {
         self.evict_while_sinking()?;
         self.load_all(node)?;
         self.prune(node, own)?;
-        // What lies behind a goto is looked at once that has become an edge.
         let mut full = Vec::new();
+        // What lies behind a goto is looked at once that has become an edge.
         let mut sunk = loop {
             self.load_all(node)?;
             let first = stop.first();

@@ -11,8 +11,8 @@ use pando_format::{Bound, KeyRange, Tree};
 
 use super::ballast::BALLAST_STEPS_MAX;
 use super::sink::{Sunk, Walk};
-use crate::small_volume::{Busy, assert_sound, change, manual, small_volume};
-use crate::{Batch, Engine, Error, FormatOptions};
+use crate::small_volume::{Busy, assert_sound, change, manual, small_volume, small_volume_on};
+use crate::{Batch, Engine, Error};
 
 const TREE: Tree = Tree::Metadata;
 /// Checkpoints until nothing moves any more.
@@ -145,16 +145,20 @@ fn settled_directories() -> Engine {
 /// The same, and the device.
 fn settled_volume() -> (Engine, Arc<MemoryDevice>) {
     let (engine, device) = small_volume(16 << 10, 2 << 10);
-    for directory in 0..100 {
-        for number in 0..50 {
-            change(&engine, |batch| batch.put(TREE, name(directory, number), vec![1; 200]));
-        }
-    }
+    fill_directories(&engine);
     sink_all(&engine);
     while engine.background_step().unwrap() {}
     engine.checkpoint().unwrap();
     assert!(!engine.volume().reclaiming.load(Ordering::Relaxed) && !engine.volume().wants_deletes_down());
     (engine, device)
+}
+
+fn fill_directories(engine: &Engine) {
+    for directory in 0..100 {
+        for number in 0..50 {
+            change(engine, |batch| batch.put(TREE, name(directory, number), vec![1; 200]));
+        }
+    }
 }
 
 fn delete_directory(engine: &Engine, directory: u32) {
@@ -294,11 +298,7 @@ fn deletes_come_into_leaves_that_are_written_anyway() {
 #[test]
 fn what_deletes_hold_is_known_when_a_volume_is_opened_again() {
     let (engine, device) = small_volume(16 << 10, 2 << 10);
-    for directory in 0..100 {
-        for number in 0..50 {
-            change(&engine, |batch| batch.put(TREE, name(directory, number), vec![1; 200]));
-        }
-    }
+    fill_directories(&engine);
     sink_all(&engine);
     engine.checkpoint().unwrap();
     for directory in [10, 50, 90] {
@@ -424,19 +424,8 @@ fn what_waited_in_a_root_before_keeps_no_walk_from_its_work() {
 fn a_walk_for_space_lets_writers_go_on() {
     const NODE_BYTES: usize = 16 << 10;
     let device = Arc::new(Busy::new(256 << 20));
-    let format = FormatOptions {
-        node_bytes: Some(NODE_BYTES as u32),
-        basement_bytes: Some(2 << 10),
-        fanout: Some(4),
-        ..FormatOptions::default()
-    };
-    Engine::format(device.clone(), &format).unwrap();
-    let engine = Engine::open(device.clone(), manual()).unwrap();
-    for directory in 0..100 {
-        for number in 0..50 {
-            change(&engine, |batch| batch.put(TREE, name(directory, number), vec![1; 200]));
-        }
-    }
+    let engine = small_volume_on(&device, NODE_BYTES as u32, 2 << 10);
+    fill_directories(&engine);
     while engine.background_step().unwrap() {}
     engine.close().unwrap();
     let engine = Engine::open(device.clone(), manual()).unwrap();
@@ -464,7 +453,6 @@ fn a_walk_for_space_lets_writers_go_on() {
         over.store(true, Ordering::Relaxed);
         writer.join().unwrap()
     });
-    println!("{written} bytes came while deletes were brought down");
     assert!(written > 8 * NODE_BYTES, "{written} bytes came while deletes were brought down");
     assert_sound(&engine);
 }
