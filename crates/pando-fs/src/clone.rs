@@ -143,8 +143,6 @@ impl FileSystem {
         (directory_record.modified, directory_record.changed) = (now, now);
         batch.update(Tree::Metadata, to.directory.key(epoch)?, directory_record.hot_update());
         self.store.apply(batch).map_err(|error| match error {
-            // Something far below would get a key that is too long, or there are too many links.
-            Error::Engine(pando_engine::Error::TooLarge { what: "a key" }) => Error::NameTooLong,
             Error::Engine(pando_engine::Error::TooLarge { .. }) => Error::TooBig,
             other => other,
         })?;

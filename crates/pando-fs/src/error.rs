@@ -61,6 +61,8 @@ impl From<pando_engine::Error> for Error {
             pando_engine::Error::Busy => Self::Busy,
             pando_engine::Error::NoSpace => Self::NoSpace,
             pando_engine::Error::ReadOnly { .. } => Self::ReadOnly,
+            // Of a path that is too long, be it that of something far below what is renamed or cloned.
+            pando_engine::Error::TooLarge { what: "a key" } => Self::NameTooLong,
             other => Self::Engine(other),
         }
     }

@@ -307,7 +307,7 @@ impl FileSystem {
             self.store.engine().make_room(0)?;
             match self.store.apply(batch) {
                 // No key can be as long as the record says; it is left to the check, too.
-                Err(Error::Engine(error @ pando_engine::Error::TooLarge { .. })) => {
+                Err(error @ (Error::NameTooLong | Error::Engine(pando_engine::Error::TooLarge { .. }))) => {
                     complain(format_args!("a file that was unlinked cannot be deleted: {error}"));
                     Ok(())
                 }

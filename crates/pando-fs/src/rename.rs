@@ -220,8 +220,6 @@ impl FileSystem {
             batch.update(Tree::Metadata, directory.key(epoch)?, record.hot_update());
         }
         self.store.apply(batch).map_err(|error| match error {
-            // Something far below the directory would get a key that is too long.
-            Error::Engine(pando_engine::Error::TooLarge { what: "a key" }) => Error::NameTooLong,
             // The log is too small for such paths.
             Error::Engine(pando_engine::Error::TooLarge { .. }) => Error::TooBig,
             other => other,

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::path::PathBuf;
 
 use crate::error::{Error, at};
 use crate::generate::{Random, fill};
@@ -14,9 +15,14 @@ const FILE_MIB_MAX: u64 = 32;
 const WRITTEN: u64 = 90;
 const FULL: u64 = 80;
 
+/// What fills a volume, if it is filled.
+pub fn directory(volume: &Volume) -> PathBuf {
+    volume.root.join("filled")
+}
+
 /// Fills, unless an earlier row of the group has.
 pub fn ensure(volume: &Volume) -> Result<(), Error> {
-    let directory = volume.root.join("filled");
+    let directory = directory(volume);
     if directory.exists() {
         return Ok(());
     }

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Instant;
 
+use super::filled;
 use crate::command;
 use crate::compleat::source_tree::{grep_in, tree_bytes};
 use crate::device::{Device, Traffic};
@@ -35,6 +36,8 @@ struct Cost {
     s_per_gib: f64,
     /// Mean length of a request to the device.
     kib_per_read: f64,
+    /// What was read, over the bytes of the tree's files: unlike times the same for the same layout.
+    read_per_byte: f64,
     /// Layout score of its reads, in a run that is counted.
     layout: Option<f64>,
 }
@@ -45,12 +48,13 @@ struct Scanned<'a> {
     tree: &'a Path,
     seconds: Vec<f64>,
     lengths_kib: Vec<f64>,
+    read_bytes: Vec<f64>,
     layout: Option<f64>,
 }
 
 impl<'a> Scanned<'a> {
     fn new(volume: &'a Volume, tree: &'a Path) -> Self {
-        Scanned { volume, tree, seconds: Vec::new(), lengths_kib: Vec::new(), layout: None }
+        Scanned { volume, tree, seconds: Vec::new(), lengths_kib: Vec::new(), read_bytes: Vec::new(), layout: None }
     }
 
     /// One grep with cold caches.
@@ -67,6 +71,7 @@ impl<'a> Scanned<'a> {
         grep_in(self.tree)?;
         self.seconds.push(begin.elapsed().as_secs_f64());
         let done = Traffic::of(device).since(&before);
+        self.read_bytes.push(done.read_bytes as f64);
         self.lengths_kib.push(done.read_bytes as f64 / KIB / (done.reads.max(1) as f64));
         if let Some(trace) = trace {
             self.layout = Layout::of(&trace.finish()?).map(|layout| layout.by_block);
@@ -75,9 +80,13 @@ impl<'a> Scanned<'a> {
     }
 
     fn cost(&self) -> Result<Cost, Error> {
-        let gib = tree_bytes(self.tree)? as f64 / GIB;
-        let (s_per_gib, kib_per_read) = (median(&self.seconds) / gib, median(&self.lengths_kib));
-        Ok(Cost { s_per_gib, kib_per_read, layout: self.layout })
+        let bytes = tree_bytes(self.tree)? as f64;
+        Ok(Cost {
+            s_per_gib: median(&self.seconds) / (bytes / GIB),
+            kib_per_read: median(&self.lengths_kib),
+            read_per_byte: median(&self.read_bytes) / bytes,
+            layout: self.layout,
+        })
     }
 }
 
@@ -86,8 +95,12 @@ fn costs(volume: &Volume, tree: &Path, greps: &RangeInclusive<usize>) -> Result<
     let (_device, fresh) = fresh(volume)?;
     let compared = || {
         let copy = fresh.root.join("copy");
-        let [from, to] = [tree, &copy].map(|path| path.display().to_string());
-        command::run(&["cp", "-a", &from, &to])?;
+        // What a volume costs by being full is no aging of this tree.
+        let filled = [volume, &fresh].map(filled::directory);
+        if filled[0].exists() {
+            copy_tree(&filled[0], &filled[1])?;
+        }
+        copy_tree(tree, &copy)?;
         let (mut aged, mut copied) = (Scanned::new(volume, tree), Scanned::new(&fresh, &copy));
         for number in 0..*greps.end() {
             if number >= *greps.start() && aged.seconds.iter().sum::<f64>() >= SECONDS {
@@ -107,6 +120,11 @@ fn costs(volume: &Volume, tree: &Path, greps: &RangeInclusive<usize>) -> Result<
     let compared = compared();
     fresh.umount()?;
     compared
+}
+
+fn copy_tree(from: &Path, to: &Path) -> Result<(), Error> {
+    let [from, to] = [from, to].map(|path| path.display().to_string());
+    command::run(&["cp", "-a", &from, &to]).map(drop)
 }
 
 fn fresh(volume: &Volume) -> Result<(Device, Volume), Error> {
@@ -132,7 +150,7 @@ pub fn age(
     (steps, every): (u64, u64),
     mut step: impl FnMut(u64) -> Result<(), Error>,
 ) -> Result<Measurement, Error> {
-    let mut plots: [Vec<(f64, f64)>; 4] = Default::default();
+    let mut plots: [Vec<(f64, f64)>; 6] = Default::default();
     let mut layouts: [Vec<(f64, f64)>; 2] = Default::default();
     let mut last = (0.0, 0.0);
     remove(tree)?;
@@ -142,8 +160,8 @@ pub fn age(
             let greps = if number == steps { GREPS_AT_THE_END } else { GREPS };
             let (aged, copied) = costs(volume, tree, &greps)?;
             last = (aged.s_per_gib, copied.s_per_gib);
-            let values = [aged.s_per_gib, copied.s_per_gib, aged.kib_per_read, copied.kib_per_read];
-            for (points, value) in plots.iter_mut().zip(values) {
+            let values = |cost: &Cost| [cost.s_per_gib, cost.kib_per_read, cost.read_per_byte];
+            for (points, value) in plots.iter_mut().zip([values(&aged), values(&copied)].concat()) {
                 points.push((number as f64, value));
             }
             for (points, layout) in layouts.iter_mut().zip([aged.layout, copied.layout]) {
@@ -156,9 +174,11 @@ pub fn age(
     let mut measurement = Measurement { values: vec![copied / aged, aged], ..Measurement::default() };
     let names = [
         ("grep cost, aged", "s/GiB"),
-        ("grep cost, fresh copy", "s/GiB"),
         ("length of reads, aged", "KiB"),
+        ("read of the device, aged", "bytes/byte"),
+        ("grep cost, fresh copy", "s/GiB"),
         ("length of reads, fresh copy", "KiB"),
+        ("read of the device, fresh copy", "bytes/byte"),
     ];
     for ((name, unit), points) in names.into_iter().zip(plots) {
         measurement = measurement.with(name, "step", unit, points);
