@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::{Result, recovery};
+
 pub use pando_format::Compression;
 
 /// Fixed when a volume is formatted.
@@ -21,6 +23,13 @@ pub struct FormatOptions {
     pub fanout: Option<u32>,
     /// Bytes of the log region; `None` chooses (a sixteenth of the volume, at most 4 GiB).
     pub log_bytes: Option<u64>,
+}
+
+impl FormatOptions {
+    /// Whether a device of so many bytes can be formatted so; if not, [`crate::Error::Invalid`] says why.
+    pub fn check(&self, capacity: u64) -> Result<()> {
+        recovery::plan(capacity, self).map(drop)
+    }
 }
 
 impl Default for FormatOptions {

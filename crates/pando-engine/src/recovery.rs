@@ -80,7 +80,8 @@ pub(crate) fn format(device: Arc<dyn Device>, options: &FormatOptions) -> Result
     volume.checkpoint(Occasion::Closing)
 }
 
-fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock> {
+/// What a volume of this size is to look like.
+pub(crate) fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock> {
     let capacity = capacity / 4096 * 4096;
     if capacity < CAPACITY_MIN {
         let what = format!(

@@ -37,6 +37,23 @@ pub struct MountEntry {
     pub source: PathBuf,
 }
 
+/// Symbolic links in a row that the kernel follows.
+const LINKS_MAX: usize = 40;
+
+/// What a path leads to, as the kernel names mount points. What is mounted there is not asked, since it might not answer: parents are resolved, and of the path itself it is
+/// read where it leads, which the root of a mount is no link for the kernel to ask about.
+fn mountpoint_of(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { break };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let named = parent.canonicalize()?.join(name);
+        let Ok(target) = std::fs::read_link(&named) else { return Ok(named) };
+        path = named.with_file_name(target);
+    }
+    path.canonicalize()
+}
+
 /// What the kernel says is mounted. It is kept open where something will have to be unmounted: who has as many files open as it may could not
 /// open it then, and would leave a dead mount. (For who is not root, fusermount3 unmounts, which cannot be started without descriptors.)
 #[derive(Debug)]
@@ -72,14 +89,7 @@ impl MountTable {
 
     /// As [`mounted_at`].
     pub(crate) fn mounted_at(&self, path: &Path) -> io::Result<Option<MountEntry>> {
-        // The parent is resolved and not the path, which belongs to a mount that might not answer.
-        let path = match (path.parent(), path.file_name()) {
-            (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
-                Path::new(".").canonicalize()?.join(name)
-            }
-            (Some(parent), Some(name)) => parent.canonicalize()?.join(name),
-            _ => path.canonicalize()?,
-        };
+        let path = mountpoint_of(path)?;
         let top = self.entries()?.into_iter().rfind(|(_, entry)| entry.mountpoint == path);
         Ok(top.filter(|(kind, _)| is_ours(kind)).map(|(_, entry)| entry))
     }

@@ -69,6 +69,8 @@ pub fn serve(service: Service) -> Result<()> {
     stop_on_panic(move |sentence| of_panics.error(sentence));
     let (fs, claim) = open(&service)?;
     let mounts = Arc::new(SnapshotMounts::default());
+    // From before there is a mount: one that nobody serves would be left.
+    let signals = signals()?;
     let session = mount(&service, fs.clone(), claim, mounts.clone(), log.clone())?;
     let unmounter = session.unmounter();
     let answerer = Arc::new(Answerer {
@@ -81,7 +83,7 @@ pub fn serve(service: Service) -> Result<()> {
     });
 
     let control = start_control(&answerer, &session, service.settings.snapshot.as_deref(), &service.settings);
-    stop_on_signals(unmounter.clone(), answerer.clone(), log.clone())?;
+    stop_on_signals(signals, unmounter.clone(), answerer.clone(), log.clone())?;
     if service.background {
         detach(log.clone())
             .map_err(|error| Failure::new(format!("cannot detach from the terminal: {}", io_text(&error))))?;
@@ -318,15 +320,33 @@ fn answer(
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP, which the end of a terminal sends, unmount, wherever it is mounted by then. If the mount is in use it leaves
-/// the tree at once and lives on for its users; a second signal makes everything durable and ends the process under them.
-fn stop_on_signals(unmounter: Unmounter, answerer: Arc<Answerer>, log: Arc<Log>) -> Result<()> {
-    let failed = |error: std::io::Error| Failure::new(format!("cannot receive signals: {}", io_text(&error)));
+/// Those that end the daemon. They wait from now on until somebody receives them.
+fn signals() -> Result<Signals> {
     let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    let mut signals = Signals::new([SIGTERM, SIGINT].into_iter().chain(hang_up)).map_err(failed)?;
+    Signals::new([SIGTERM, SIGINT].into_iter().chain(hang_up)).map_err(no_signals)
+}
+
+fn no_signals(error: std::io::Error) -> Failure {
+    Failure::new(format!("cannot receive signals: {}", io_text(&error)))
+}
+
+/// SIGTERM, SIGINT and SIGHUP, which the end of a terminal sends, unmount, wherever it is mounted by then. If the mount is in use it leaves
+/// the tree at once and lives on for its users; a second signal makes everything durable and ends the process under them. That is no SIGHUP, which comes
+/// along with a SIGTERM where a login session ends (systemd's `SendSIGHUP=`), or twice with its terminal.
+fn stop_on_signals(
+    mut signals: Signals,
+    unmounter: Unmounter,
+    answerer: Arc<Answerer>,
+    log: Arc<Log>,
+) -> Result<()> {
     let receive = move || {
         let mut asked = false;
-        for _ in signals.forever() {
+        loop {
+            // Those that have come together are one.
+            let received: Vec<_> = signals.wait().collect();
+            if received.is_empty() || asked && received == [SIGHUP] {
+                continue;
+            }
             if asked {
                 let left = answerer.fs.upgrade().filter(|fs| !fs.engine().is_closed());
                 if let Some(Err(error)) = left.map(|fs| fs.sync()) {
@@ -353,7 +373,7 @@ fn stop_on_signals(unmounter: Unmounter, answerer: Arc<Answerer>, log: Arc<Log>)
             }
         }
     };
-    std::thread::Builder::new().name("pando-signals".into()).spawn(receive).map_err(failed)?;
+    std::thread::Builder::new().name("pando-signals".into()).spawn(receive).map_err(no_signals)?;
     Ok(())
 }
 

@@ -193,14 +193,12 @@ impl Files {
         Ok(names.split(|&b| b == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
     }
 
-    /// Sets an extended attribute.
-    pub fn set_xattr(&self, inode: InodeNumber, name: &[u8], value: &[u8]) -> Result<()> {
-        self.change(|fs| fs.set_xattr(inode, name, value, XattrMode::Set, false))
-    }
-
-    /// Removes an extended attribute.
-    pub fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()> {
-        self.change(|fs| fs.remove_xattr(inode, name))
+    /// Sets an extended attribute, or removes it.
+    pub fn change_xattr(&self, inode: InodeNumber, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.change(|fs| match value {
+            Some(value) => fs.set_xattr(inode, name, value, XattrMode::Set, false),
+            None => fs.remove_xattr(inode, name),
+        })
     }
 
     /// How full the volume is.

@@ -17,7 +17,7 @@ use crate::commands::mount;
 use crate::commands::umount::{self, Unmounted};
 use crate::control::{self, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
-use crate::mount_options::MountSettings;
+use crate::mount_options::{MountSettings, OptionError};
 
 /// Exit status of mount(8) and umount(8) for a mount or an unmount that failed.
 const FAILED: u8 = 32;
@@ -91,8 +91,9 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     let mut known = Vec::new();
     for option in options {
-        match MountSettings::default().add(&option, args.sloppy) {
+        match MountSettings::default().add(&option) {
             Ok(()) => known.push(option),
+            Err(OptionError::Unknown(_)) if args.sloppy => {}
             Err(error) => {
                 complain(error);
                 return ExitCode::from(USAGE);

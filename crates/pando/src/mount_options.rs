@@ -150,15 +150,12 @@ fn bytes_text(bytes: u64) -> String {
 }
 
 impl MountSettings {
-    /// Adds a list of options separated by commas. With `sloppy`, unknown ones are passed over.
-    pub fn add(&mut self, list: &str, sloppy: bool) -> Result<(), OptionError> {
-        for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
-            match self.add_one(option) {
-                Err(OptionError::Unknown(_)) if sloppy => {}
-                result => result?,
-            }
-        }
-        Ok(())
+    /// Adds a list of options separated by commas.
+    pub fn add(&mut self, list: &str) -> Result<(), OptionError> {
+        list.split(',')
+            .map(str::trim)
+            .filter(|option| !option.is_empty())
+            .try_for_each(|option| self.add_one(option))
     }
 
     /// Whether changes are refused.
@@ -241,7 +238,7 @@ mod tests {
 
     fn parsed(list: &str) -> Result<MountSettings, OptionError> {
         let mut settings = MountSettings::default();
-        settings.add(list, false).map(|()| settings)
+        settings.add(list).map(|()| settings)
     }
 
     #[test]
@@ -297,8 +294,5 @@ mod tests {
         assert_eq!(parsed("cache=16M").unwrap().cache_bytes, Some(16 << 20));
         let too_small = parsed("cache=512").unwrap_err().to_string();
         assert!(too_small.contains("512 bytes is too small") && too_small.contains("512M"), "{too_small}");
-        let mut settings = MountSettings::default();
-        assert_eq!(settings.add("frobnicate,ro", true), Ok(()));
-        assert!(settings.is_read_only());
     }
 }

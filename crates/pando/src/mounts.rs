@@ -19,6 +19,14 @@ pub fn of_volume(volume: &Path) -> Option<MountEntry> {
     mounted().ok()?.into_iter().rfind(|mount| mount.source == volume)
 }
 
+/// The same, unless its daemon was killed: then nobody has the volume.
+pub fn served(volume: &Path) -> Option<MountEntry> {
+    let is_dead = |mount: &MountEntry| {
+        rustix::fs::statvfs(&mount.mountpoint).is_err_and(|errno| errno == Errno::NOTCONN)
+    };
+    of_volume(volume).filter(|mount| !is_dead(mount))
+}
+
 /// Takes away the dead mounts of a block device, on which the kernel's claim goes with the last of them; false if there are none. For who has locked the
 /// volume: then no daemon serves it, and who is asked whether it is dead does not hang.
 pub fn take_away_dead(volume: &Path) -> bool {

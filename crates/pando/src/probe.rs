@@ -9,9 +9,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use pando_format::{Structure, superblock_offsets};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 
 /// Bytes read from each end of the device: every signature below lies within them.
 const WINDOW: usize = 1 << 20;
+
+/// Such windows that are looked at for any data.
+const DATA_WINDOWS_MAX: usize = 64;
 
 /// A signature with a fixed place: name, byte offset from the start, bytes.
 type Signature = (&'static str, usize, &'static [u8]);
@@ -108,11 +113,25 @@ pub fn contents(file: &File, length: u64) -> io::Result<Vec<&'static str>> {
     Ok(found)
 }
 
-/// True if any byte near the start is not zero.
-pub fn holds_data(file: &File, length: u64) -> io::Result<bool> {
-    let mut head = vec![0; length.min(WINDOW as u64) as usize];
-    file.read_exact_at(&mut head, 0)?;
-    Ok(head.iter().any(|&byte| byte != 0))
+/// True if any byte of a file is not zero, as far as the first 64 MiB tell that are not holes: more would take long where all is zero.
+pub fn holds_data(file: &File) -> io::Result<bool> {
+    let mut buffer = vec![0; WINDOW];
+    let mut offset = 0;
+    for _ in 0..DATA_WINDOWS_MAX {
+        offset = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+            Ok(data) => data,
+            // Nothing but holes from here on.
+            Err(Errno::NXIO) => return Ok(false),
+            // Where nobody knows of holes, all is data.
+            Err(_) => offset,
+        };
+        match file.read_at(&mut buffer, offset)? {
+            0 => return Ok(false),
+            count if buffer[..count].iter().any(|&byte| byte != 0) => return Ok(true),
+            count => offset += count as u64,
+        }
+    }
+    Ok(false)
 }
 
 fn pando_volume(ends: &Ends) -> Option<&'static str> {
@@ -210,6 +229,20 @@ mod tests {
             assert_eq!(contents_of(&with(&[(*offset, bytes)])), [*name]);
             assert_eq!(contents_of(&with(&[(*offset + 1, bytes)])), [""; 0], "{name} moved by a byte");
         }
+    }
+
+    #[test]
+    fn data_are_found_behind_holes_and_zeros() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 30).unwrap();
+        assert!(!holds_data(&file).unwrap());
+        file.write_all_at(&[0; 8192], 2 << 20).unwrap();
+        assert!(!holds_data(&file).unwrap(), "zeros are nobody's data");
+        file.write_all_at(b"x", 900 << 20).unwrap();
+        assert!(holds_data(&file).unwrap());
+        let full = tempfile::tempfile().unwrap();
+        full.write_all_at(&with(&[(LENGTH - 1, b"x")]), 0).unwrap();
+        assert!(holds_data(&full).unwrap());
     }
 
     #[test]

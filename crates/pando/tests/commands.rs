@@ -47,6 +47,10 @@ fn files_are_moved() {
     sandbox.ok(["mkdir", "-p", "v.img:/a/b", "v.img:/d"]);
     fs::write(sandbox.path("f"), "text").unwrap();
     sandbox.ok(["cp", "f", "v.img:/f"]);
+    // The link was removed, and a file made in its place: of /dev/stdout, for all who were to write to it.
+    symlink("nowhere", sandbox.path("dangling")).unwrap();
+    sandbox.refused(["cp", "v.img:/f", "dangling"], 1, &["cannot copy to dangling", "leads to nothing"]);
+    assert!(sandbox.path("dangling").is_symlink());
     sandbox.ok(["mv", "v.img:/f", "v.img:/a", "v.img:/d"]);
     assert_eq!(sandbox.ok(["cat", "v.img:/d/f"]), b"text");
     assert_eq!(sandbox.lines(["ls", "v.img:/d/a"]), ["b"]);

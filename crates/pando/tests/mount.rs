@@ -224,6 +224,12 @@ fn what_was_synced_survives_a_killed_daemon() {
     place.mount();
     assert_eq!(fs::read_to_string(place.file()).unwrap(), "synced");
     place.signal(place.daemon(), Signal::KILL, true);
+    // Nobody has the volume, and both were refused.
+    let info = place.pando(&["info", "--json", "volume"]);
+    info.expect_success();
+    assert_eq!(serde_json::from_slice::<Value>(&info.output.stdout).unwrap()["clean"], false);
+    let no_snapshot = place.pando(&["mount", "-o", "snapshot=monday", "volume", "mnt"]);
+    no_snapshot.expect_failure(1, "there is no snapshot monday");
     let unmounted = place.pando(&["umount", "mnt"]);
     unmounted.expect_failure(0, "had been killed");
     assert!(!place.is_mounted());
@@ -272,6 +278,9 @@ fn signals_unmount() {
         assert!(started.elapsed() < TIME_OUT, "the mount stays");
         std::thread::yield_now();
     }
+    // It comes along with a SIGTERM, and ended the daemon under them.
+    place.signal(daemon, Signal::HUP, false);
+    std::thread::sleep(Duration::from_millis(100));
     assert_eq!(std::io::read_to_string(&file).unwrap(), "kept");
     drop(file);
     let process = rustix::process::pidfd_open(daemon, PidfdFlags::empty());
@@ -450,7 +459,14 @@ fn helpers_of_mount_and_umount() {
     assert!(!place.is_mounted());
     // The exit statuses of mount(8).
     place.run(&mount, &["volume", "mnt", "-o", "frobnicate"]).expect_failure(1, "frobnicate");
-    place.run(&mount, &["volume", "mnt", "-s", "-f", "-o", "frobnicate"]).expect_success();
+    place.run(&mount, &["volume", "mnt", "-s", "-o", "frobnicate,ro"]).expect_success();
+    assert!(fs::write(place.file(), "").is_err(), "what is known counts");
+    // A link to the mount point stands for it.
+    symlink("mnt", place.directory.path().join("link")).unwrap();
+    symlink(place.directory.path().join("link"), place.directory.path().join("to-link")).unwrap();
+    place.pando(&["stats", "to-link"]).expect_success();
+    place.pando(&["umount", "to-link"]).expect_success();
+    assert!(!place.is_mounted());
     place.run(&mount, &["nothing", "mnt", "-o", "rw"]).expect_failure(32, "nothing");
 }
 

@@ -54,7 +54,14 @@ struct Scanned<'a> {
 
 impl<'a> Scanned<'a> {
     fn new(volume: &'a Volume, tree: &'a Path) -> Self {
-        Scanned { volume, tree, seconds: Vec::new(), lengths_kib: Vec::new(), read_bytes: Vec::new(), layout: None }
+        Scanned {
+            volume,
+            tree,
+            seconds: Vec::new(),
+            lengths_kib: Vec::new(),
+            read_bytes: Vec::new(),
+            layout: None,
+        }
     }
 
     /// One grep with cold caches.
@@ -94,7 +101,8 @@ impl<'a> Scanned<'a> {
 fn costs(volume: &Volume, tree: &Path, greps: &RangeInclusive<usize>) -> Result<(Cost, Cost), Error> {
     let (_device, fresh) = fresh(volume)?;
     let compared = || {
-        let copy = fresh.root.join("copy");
+        // Under its own name, so that on either volume the same comes before and behind it.
+        let copy = fresh.root.join(tree.file_name().unwrap_or_default());
         // What a volume costs by being full is no aging of this tree.
         let filled = [volume, &fresh].map(filled::directory);
         if filled[0].exists() {

@@ -24,7 +24,7 @@ links among what is copied are kept with -a, and become separate files without i
 
 const EXAMPLES: &str = "\
 Examples:
-  pando cp -a rootfs/ disk.img:/       fill an image; without -a as the user who copies
+  pando cp -a rootfs/. disk.img:/      fill an image; without -a as the user who copies
   pando cp disk.img:/var/log/messages .
   pando cp -a old.img:/home new.img:/";
 
@@ -207,6 +207,10 @@ fn locate_on_host(path: &Path, last_link: LastLink) -> Result<Target, Cause> {
     let shown = path.as_os_str().as_encoded_bytes().to_vec();
     // A link to something that is there is written through; the directory that counts is that of its target.
     let followed = (last_link == LastLink::Follow).then(|| path.canonicalize().ok()).flatten();
+    // Made a file of, it would be gone: /dev/stdout, whose pipe has no name, or the way to a disk that is not there.
+    if last_link == LastLink::Follow && followed.is_none() && path.is_symlink() {
+        return Err(Cause::Refused("it is a symbolic link that leads to nothing with a name"));
+    }
     let path = followed.as_deref().unwrap_or(path);
     let (above, name) = match (path.parent(), path.file_name()) {
         (Some(above), Some(name)) if !names_contents(path) => (above, name.as_encoded_bytes()),

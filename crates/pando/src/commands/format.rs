@@ -160,7 +160,7 @@ fn refuse_contents(path: &Path, length: u64, is_block_device: bool) -> Result<()
         return Err(Failure::new(format!("{shown} holds {contents}; give --force to overwrite it")));
     }
     // On a device, left-overs of something unknown are common; in a file they are somebody's data.
-    if !is_block_device && probe::holds_data(&file, length).map_err(unreadable)? {
+    if !is_block_device && probe::holds_data(&file).map_err(unreadable)? {
         return Err(Failure::new(format!("{shown} is not empty; give --force to overwrite it")));
     }
     Ok(())
@@ -179,6 +179,8 @@ fn make(args: &FormatArgs, device: Arc<FileDevice>) -> Result<[u8; 16]> {
         compression: args.compression.into(),
         ..FormatOptions::default()
     };
+    // Before anything is lost.
+    options.check(device.capacity()).map_err(|error| failed(error.to_string()))?;
     wipe(&*device).map_err(|error| device_failure(&args.path, &error))?;
     FileSystem::format(device.clone(), &options).map_err(|error| failed(error.to_string()))?;
     give_root_directory(device).map_err(|error| failed(error.to_string()))?;

@@ -44,7 +44,7 @@ pub fn run(args: &InfoArgs) -> Result<Status> {
     let mounted = mounted_at(&args.path).ok().flatten();
     let (volume, mount) = match mounted {
         Some(mount) => (volume_of(&mount), Some(mount)),
-        None => (args.path.clone(), mounts::of_volume(&args.path)),
+        None => (args.path.clone(), mounts::served(&args.path)),
     };
     let superblock = RawVolume::open(&volume)?.newest_superblock(&volume)?;
     let (space, usage) = match &mount {

@@ -79,18 +79,18 @@ In /etc/fstab:
 
 /// A list of options that is understood.
 fn checked(list: &str) -> Result<String, OptionError> {
-    MountSettings::default().add(list, false).map(|()| list.to_owned())
+    MountSettings::default().add(list).map(|()| list.to_owned())
 }
 
 /// Runs `pando mount`: done when the mount is usable; in the foreground, when the volume was unmounted and closed.
 pub fn run(args: &MountArgs) -> Result<Status> {
     let mut settings = MountSettings::default();
     for list in &args.options {
-        settings.add(list, false).map_err(|error| Failure::new(error.to_string()))?;
+        settings.add(list).map_err(|error| Failure::new(error.to_string()))?;
     }
     if let Some(name) = &settings.snapshot
         && !args.daemon
-        && let Some(mount) = mounts::of_volume(&args.volume)
+        && let Some(mount) = mounts::served(&args.volume)
     {
         return beside(args, name, &mount);
     }

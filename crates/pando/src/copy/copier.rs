@@ -379,7 +379,9 @@ impl<'a> Copier<'a> {
             settings.mode = made.as_ref().ok().map(|made| made.mode & !too_much);
             self.note(made.map(drop));
         }
-        let outcome = self.xattrs(&*level.source, b".", false, &*level.target, b".");
+        let change =
+            |attribute: &[u8], value: Option<&[u8]>| level.target.change_xattr(b".", attribute, value);
+        let outcome = self.xattrs(&*level.source, b".", false, &change);
         self.note(outcome);
         self.note(level.target.apply(b".", &settings).making("set attributes of"));
     }
@@ -417,7 +419,9 @@ impl<'a> Copier<'a> {
                 settings = settings.without_set_id();
             }
         }
-        self.xattrs(from.directory, from.name, from.follow, target, name)?;
+        // Of what was opened: somebody may give the name to another file meanwhile.
+        let change = |attribute: &[u8], value: Option<&[u8]>| copy.change_xattr(attribute, value);
+        self.xattrs(from.directory, from.name, from.follow, &change)?;
         if settings != Settings::default() {
             copy.apply(&settings).making("set attributes of")?;
         }
@@ -492,7 +496,8 @@ impl<'a> Copier<'a> {
         if !self.make_or_replace(from, target, name, make)? {
             return Ok(Copied::LeftOut);
         }
-        self.xattrs(from.directory, from.name, from.follow, target, name)?;
+        let change = |attribute: &[u8], value: Option<&[u8]>| target.change_xattr(name, attribute, value);
+        self.xattrs(from.directory, from.name, from.follow, &change)?;
         let mut settings = self.settings(&from.metadata);
         if from.metadata.is_symlink() {
             settings.mode = None;
@@ -508,8 +513,7 @@ impl<'a> Copier<'a> {
         source: &dyn Directory,
         name: &[u8],
         follow: bool,
-        target: &dyn Directory,
-        target_name: &[u8],
+        change: &ChangeXattr<'_>,
     ) -> Result<(), Problem> {
         let CopyOptions { modes, xattrs, .. } = self.options;
         if !modes && !xattrs {
@@ -522,13 +526,13 @@ impl<'a> Copier<'a> {
                 continue;
             }
             inherited.retain(|acl| *acl != attribute);
-            match target.set_xattr(target_name, &attribute, &value) {
+            match change(&attribute, Some(&value)) {
                 Err(cause) if cause.is_not_supported() => {}
                 set => set.making("set extended attributes of")?,
             }
         }
         for acl in inherited.into_iter().filter(|_| modes) {
-            match target.remove_xattr(target_name, acl) {
+            match change(acl, None) {
                 Err(cause) if cause.is_not_supported() || cause.is_no_attribute() => {}
                 removed => removed.making("remove the access control list of")?,
             }
@@ -549,6 +553,9 @@ impl<'a> Copier<'a> {
         }
     }
 }
+
+/// Sets an extended attribute of a copy, or removes it.
+type ChangeXattr<'a> = dyn Fn(&[u8], Option<&[u8]>) -> Result<()> + 'a;
 
 /// What is being copied.
 struct Source<'a> {

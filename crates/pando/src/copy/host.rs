@@ -187,9 +187,12 @@ impl Directory for HostDirectory {
             }
         }
         if let Some(mode) = settings.mode {
-            // Linux has no modes on links, and no fchmodat without following before 6.6.
-            if !self.metadata(name, false)?.is_symlink() {
-                rustix::fs::chmodat(&self.directory, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+            // Linux has no modes on links, and no fchmodat without following before 6.6. Somebody may put a link in its place meanwhile.
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let named = rustix::fs::openat(&self.directory, name, flags, Mode::empty())?;
+            if !metadata(&rustix::fs::fstat(&named)?).is_symlink() {
+                let path = format!("/proc/self/fd/{}", named.as_raw_fd());
+                rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
             }
         }
         if let Some((accessed, modified)) = settings.times {
@@ -227,12 +230,13 @@ impl Directory for HostDirectory {
         Ok(attributes)
     }
 
-    fn set_xattr(&self, name: &[u8], attribute: &[u8], value: &[u8]) -> Result<()> {
-        Ok(rustix::fs::lsetxattr(self.path_of(name), attribute, value, XattrFlags::empty())?)
-    }
-
-    fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()> {
-        Ok(rustix::fs::lremovexattr(self.path_of(name), attribute)?)
+    fn change_xattr(&self, name: &[u8], attribute: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let path = self.path_of(name);
+        match value {
+            Some(value) => rustix::fs::lsetxattr(path, attribute, value, XattrFlags::empty())?,
+            None => rustix::fs::lremovexattr(path, attribute)?,
+        }
+        Ok(())
     }
 
     fn sync(&self) -> Result<()> {
@@ -289,11 +293,17 @@ impl OpenFile for HostFile {
     }
 
     fn write(&self, offset: u64, bytes: &Bytes) -> Result<()> {
-        let mut done = 0;
+        let (mut done, mut is_pipe) = (0, false);
         while done < bytes.len() {
-            match rustix::io::pwrite(&self.file, &bytes[done..], offset + done as u64) {
+            let rest = &bytes[done..];
+            let written = match is_pipe {
+                true => rustix::io::write(&self.file, rest),
+                false => rustix::io::pwrite(&self.file, rest, offset + done as u64),
+            };
+            match written {
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
+                Err(Errno::SPIPE) if !is_pipe => is_pipe = true,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -321,6 +331,14 @@ impl OpenFile for HostFile {
             rustix::fs::futimens(&self.file, &timestamps(accessed, modified))?;
         }
         Ok(has_owner)
+    }
+
+    fn change_xattr(&self, attribute: &[u8], value: Option<&[u8]>) -> Result<()> {
+        match value {
+            Some(value) => rustix::fs::fsetxattr(&self.file, attribute, value, XattrFlags::empty())?,
+            None => rustix::fs::fremovexattr(&self.file, attribute)?,
+        }
+        Ok(())
     }
 
     fn sync(&self) -> Result<()> {

@@ -173,12 +173,8 @@ impl Directory for InsideDirectory {
         Ok(names.into_iter().map(with_value).collect::<Result<_, pando_fs::Error>>()?)
     }
 
-    fn set_xattr(&self, name: &[u8], attribute: &[u8], value: &[u8]) -> Result<()> {
-        self.with(name, |inode| self.files.set_xattr(inode, attribute, value))
-    }
-
-    fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()> {
-        self.with(name, |inode| self.files.remove_xattr(inode, attribute))
+    fn change_xattr(&self, name: &[u8], attribute: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.with(name, |inode| self.files.change_xattr(inode, attribute, value))
     }
 
     fn sync(&self) -> Result<()> {
@@ -230,6 +226,10 @@ impl OpenFile for InsideFile {
     fn apply(&self, settings: &Settings) -> Result<bool> {
         apply(&self.files, self.inode.number(), settings)?;
         Ok(true)
+    }
+
+    fn change_xattr(&self, attribute: &[u8], value: Option<&[u8]>) -> Result<()> {
+        Ok(self.files.change_xattr(self.inode.number(), attribute, value)?)
     }
 
     fn sync(&self) -> Result<()> {

@@ -124,10 +124,8 @@ pub trait Directory {
     fn apply(&self, name: &[u8], settings: &Settings) -> Result<()>;
     /// The extended attributes of a name, with their values; of a symbolic link itself unless `follow`.
     fn xattrs(&self, name: &[u8], follow: bool) -> Result<Vec<(Vec<u8>, Bytes)>>;
-    /// Sets an extended attribute of a name, never through a symbolic link.
-    fn set_xattr(&self, name: &[u8], attribute: &[u8], value: &[u8]) -> Result<()>;
-    /// Removes an extended attribute of a name, never through a symbolic link.
-    fn remove_xattr(&self, name: &[u8], attribute: &[u8]) -> Result<()>;
+    /// Sets an extended attribute of a name, or removes it, never through a symbolic link.
+    fn change_xattr(&self, name: &[u8], attribute: &[u8], value: Option<&[u8]>) -> Result<()>;
     /// Makes durable which names are in it; those of a volume are when the volume is closed.
     fn sync(&self) -> Result<()>;
     /// True if [`Directory::sync_system`] reaches the device.
@@ -150,6 +148,8 @@ pub trait OpenFile {
     fn set_size(&self, size: u64) -> Result<()>;
     /// Changes attributes. False if the owner is not for this user to give.
     fn apply(&self, settings: &Settings) -> Result<bool>;
+    /// Sets an extended attribute, or removes it.
+    fn change_xattr(&self, attribute: &[u8], value: Option<&[u8]>) -> Result<()>;
     /// Makes durable what was written to it; in a volume it is when the volume is closed.
     fn sync(&self) -> Result<()>;
     /// Closes it, with the errors that come of that.

@@ -132,7 +132,7 @@ pub fn mount(
     let text = |field: &str| request[field].as_str().ok_or_else(|| format!("the request lacks '{field}'"));
     let (name, mountpoint) = (text("name")?, PathBuf::from(text("mountpoint")?));
     let mut settings = MountSettings::default();
-    settings.add(text("options")?, false).map_err(|error| error.to_string())?;
+    settings.add(text("options")?).map_err(|error| error.to_string())?;
     check_namespace(peer)?;
     let mounts = &answerer.mounts;
     {

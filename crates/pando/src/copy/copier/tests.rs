@@ -117,10 +117,7 @@ impl Directory for Names {
     fn xattrs(&self, _: &[u8], _: bool) -> Result<Vec<(Vec<u8>, Bytes)>> {
         unreachable!()
     }
-    fn set_xattr(&self, _: &[u8], _: &[u8], _: &[u8]) -> Result<()> {
-        unreachable!()
-    }
-    fn remove_xattr(&self, _: &[u8], _: &[u8]) -> Result<()> {
+    fn change_xattr(&self, _: &[u8], _: &[u8], _: Option<&[u8]>) -> Result<()> {
         unreachable!()
     }
     fn sync(&self) -> Result<()> {
@@ -170,6 +167,9 @@ impl OpenFile for Written {
         unreachable!()
     }
     fn apply(&self, _: &Settings) -> Result<bool> {
+        unreachable!()
+    }
+    fn change_xattr(&self, _: &[u8], _: Option<&[u8]>) -> Result<()> {
         unreachable!()
     }
     fn sync(&self) -> Result<()> {
