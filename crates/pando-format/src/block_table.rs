@@ -4,6 +4,7 @@
 //! written by copy on write: a checkpoint writes the table pages that changed and the index pages above them, and the
 //! superblock points at the topmost. A page's length varies, in units of 4 KiB; its pointer says how long it is.
 //!
+//! * FMT-24 an image has at most 1 GiB,
 //! * FMT-18 the extents of an entry add up to the length of its node's image, in the image's order.
 //! * FMT-19 node id n is in table page n / 64; the page above page p is p / 128, on every level.
 
@@ -105,8 +106,11 @@ impl BlockEntry {
         Ok(entry)
     }
 
-    /// FMT-18, and a header inside the image.
+    /// FMT-18, FMT-24, and a header inside the image.
     fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
+        if self.length > IMAGE_LENGTH_MAX {
+            return Err(reader.wrong("length of a node", self.length.into(), "at most 1 GiB (FMT-24)"));
+        }
         let sum = |extents: &[Extent]| extents.iter().map(|extent| u64::from(extent.length)).sum::<u64>();
         let second_fits = self.second_copy.is_empty() || sum(&self.second_copy) == u64::from(self.length);
         if sum(&self.extents) != u64::from(self.length) || !second_fits {
@@ -124,6 +128,9 @@ impl BlockEntry {
         Ok(())
     }
 }
+
+/// Bytes of a node's image, at most (FMT-24).
+pub const IMAGE_LENGTH_MAX: u32 = 1 << 30;
 
 fn decode_extents(reader: &mut Reader<'_>, count: u8) -> Result<Vec<Extent>, FormatError> {
     if usize::from(count) > EXTENTS_MAX {

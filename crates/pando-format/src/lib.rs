@@ -26,7 +26,7 @@ pub mod send_stream;
 pub mod superblock;
 pub mod version;
 
-pub use block_table::{BlockEntry, IndexPage, TablePage};
+pub use block_table::{BlockEntry, IMAGE_LENGTH_MAX, IndexPage, TablePage};
 pub use buffer_part::{BufferPart, BufferPartWriter};
 pub use compression::Compression;
 pub use edge::{Edge, Goto, Xf};
@@ -34,7 +34,7 @@ pub use error::{FormatError, Structure};
 pub use extent::{Extent, Pointer, Region};
 pub use head::{VolumeId, stored_checksum};
 pub use ids::{HEIGHT_MAX, Lsn, Msn, NodeId, Tree};
-pub use key::{Bound, KeyRange, Side};
+pub use key::{Bound, KEY_LENGTH_MAX, KeyRange, Side};
 pub use key_codec::VALUE_LENGTH_MAX;
 pub use leaf_part::{LeafPartWriter, decode_leaf_part};
 pub use log_batch::{BatchHeader, decode_batch, encode_batch};

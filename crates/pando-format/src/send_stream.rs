@@ -27,7 +27,7 @@ pub const MAGIC: [u8; 8] = *b"PANDSEND";
 pub const PREAMBLE_LENGTH: usize = 16;
 /// Bytes of a frame's header.
 pub const FRAME_HEADER_LENGTH: usize = 24;
-/// Bytes of keys and values in a frame, at most, keys counted whole.
+/// Bytes of keys and values in a frame, or of places, at most, keys counted whole.
 pub const DECODED_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a payload, at most: every change has [`CHANGE_LENGTH_MIN`] beside what it decodes to.
 pub const PAYLOAD_LENGTH_MAX: usize = 8 << 20;
@@ -36,6 +36,9 @@ pub const CHANGE_LENGTH_MIN: usize = 10;
 
 /// Bytes of a move beside its places, but for the length of that in the base.
 pub const MOVE_LENGTH_MIN: usize = 6;
+
+/// What a move counts towards [`DECODED_BYTES_MAX`] beside that: it takes more in memory.
+const MOVE_OVERHEAD: usize = 24;
 
 /// Names one snapshot among those of all volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -322,6 +325,7 @@ fn encode_moves(moves: &[Move], writer: &mut Writer) {
 fn decode_moves(reader: &mut Reader<'_>) -> Result<Vec<Move>, FormatError> {
     let count = reader.count(MOVE_LENGTH_MIN)?;
     let mut moves = Vec::new();
+    let mut bytes = 0;
     for _ in 0..count {
         let what = match reader.u8()? {
             0 => Moved::Directory,
@@ -337,9 +341,20 @@ fn decode_moves(reader: &mut Reader<'_>) -> Result<Vec<Move>, FormatError> {
                 return Err(reader.wrong("whether there is a place in the base", other.into(), "0 or 1"));
             }
         };
-        moves.push(Move { what, from, to });
+        let moved = Move { what, from, to };
+        bytes += moved.length() + MOVE_OVERHEAD;
+        check_decoded(reader, bytes)?;
+        moves.push(moved);
     }
     Ok(moves)
+}
+
+/// ST-2.
+fn check_decoded(reader: &Reader<'_>, bytes: usize) -> Result<(), FormatError> {
+    match bytes {
+        0..=DECODED_BYTES_MAX => Ok(()),
+        _ => Err(reader.wrong("what a frame decodes to", bytes as u64, "at most 4 MiB")),
+    }
 }
 
 fn place(reader: &mut Reader<'_>) -> Result<Bytes, FormatError> {
@@ -391,9 +406,7 @@ fn decode_changes(reader: &mut Reader<'_>) -> Result<Vec<KeyChange>, FormatError
         };
         let change = KeyChange { tree, key, value };
         bytes += change.length();
-        if bytes > DECODED_BYTES_MAX {
-            return Err(reader.wrong("what a frame decodes to", bytes as u64, "at most 4 MiB"));
-        }
+        check_decoded(reader, bytes)?;
         changes.push(change);
     }
     Ok(changes)
@@ -463,6 +476,16 @@ mod tests {
             damaged[at] ^= 1;
             assert!(decode_preamble(&damaged.into()).is_err(), "{at}");
         }
+    }
+
+    #[test]
+    fn the_smallest_moves_do_not_grow_beyond_bounds() {
+        let moved = Move { what: Moved::File, from: None, to: Bytes::new() };
+        let bytes = Frame::Moves(vec![moved; 200_000]).encode(&mut Chain::default());
+        assert!(matches!(
+            decode_one(&bytes, &mut Chain::default()),
+            Err(FormatError::Field { field: "what a frame decodes to", .. })
+        ));
     }
 
     #[test]

@@ -309,6 +309,17 @@ fn a_full_table_page_of_single_extents_is_one_block() {
     assert_eq!(page.encode().len(), BLOCK_LENGTH);
 }
 
+/// Whoever copies a node into another place allocates that much.
+#[test]
+#[should_panic(expected = "FMT-24")]
+fn no_node_is_longer_than_a_gib() {
+    let mut page = sample::table_page();
+    let entry = page.entries[0].as_mut().unwrap();
+    entry.length = (1 << 30) + 4096;
+    entry.extents[0].length = entry.length;
+    page.encode();
+}
+
 #[test]
 fn the_newer_whole_superblock_wins() {
     let older = sample::superblock();

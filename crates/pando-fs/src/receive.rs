@@ -256,7 +256,7 @@ fn in_batches(mut moves: &[Move]) -> impl Iterator<Item = &[Move]> {
 fn check_change(change: &KeyChange) -> Result<(), TransferError> {
     let KeyChange { tree, key, value } = change;
     let is_inside = RANGES.iter().any(|(other, range)| other == tree && key.starts_with(range));
-    if !is_inside || (*tree == Tree::Metadata && key.len() > key::METADATA_KEY_LENGTH_MAX) {
+    if !is_inside || !key::fits_snapshot(*tree, key) {
         return Err(TransferError::Refused("a key that cannot be in a snapshot"));
     }
     let Some(value) = value.as_ref().filter(|_| *tree == Tree::Metadata) else { return Ok(()) };

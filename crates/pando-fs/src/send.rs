@@ -48,6 +48,8 @@ pub enum TransferError {
     NoBase,
     /// Changes of the writable snapshot that was being sent, which were refused at first, are let through.
     ChangesAgain,
+    /// The path that begins so has become too long to be received anywhere.
+    PathTooLong(String),
     /// The base is a writable snapshot, which is no moment that another volume could know again.
     WritableBase,
 }
@@ -84,6 +86,10 @@ impl std::fmt::Display for TransferError {
             Self::GoesOn => f.write_str("something follows the end of the stream; nothing was received"),
             Self::Refused(what) => write!(f, "the stream holds {what}; nothing was received"),
             Self::ChangesAgain => f.write_str("the volume was mounted for writing again meanwhile"),
+            Self::PathTooLong(path) => write!(
+                f,
+                "a path is longer than any volume takes it, since something above was renamed: '{path}...'; rename it back, and send another snapshot"
+            ),
             Self::WritableBase => f.write_str(
                 "the base is writable, so no other volume has it; before its first changes are sent, take a read-only \
                  snapshot of it with 'pando snapshot create --of', send that one, and name it as the base",
@@ -233,6 +239,12 @@ fn pieces(to: &[u8], part: KeyRange, parked: &[Bytes]) -> Vec<(KeyRange, bool)> 
     pieces
 }
 
+fn too_long(key: &[u8]) -> TransferError {
+    let names = key.split(|&byte| byte == 0).filter(|name| !name.is_empty() && *name != [key::LINK_NAME_TAG]);
+    let begin: Vec<u8> = names.flat_map(|name| [b"/", name].concat()).take(64).collect();
+    TransferError::PathTooLong(String::from_utf8_lossy(&begin).into_owned())
+}
+
 /// Writes frames.
 struct Frames<'a> {
     out: &'a mut dyn Write,
@@ -256,6 +268,10 @@ impl Frames<'_> {
     }
 
     fn moves(&mut self, moves: &[Move]) -> Result<(), TransferError> {
+        let places = moves.iter().flat_map(|moved| moved.from.iter().chain([&moved.to]));
+        if let Some(place) = places.into_iter().find(|place| place.len() > key::METADATA_KEY_LENGTH_MAX) {
+            return Err(too_long(place));
+        }
         let mut rest = moves;
         while !rest.is_empty() {
             let mut bytes = 0;
@@ -272,6 +288,10 @@ impl Frames<'_> {
     }
 
     fn change(&mut self, change: KeyChange) -> Result<(), TransferError> {
+        // No receiver could put it, and the stream would be found to be of no use when it is needed.
+        if !key::fits_snapshot(change.tree, &change.key) {
+            return Err(too_long(&change.key));
+        }
         self.bytes += change.length();
         self.changes.push(change);
         self.sent.changes += 1;

@@ -69,7 +69,7 @@ pub fn serve(service: Service) -> Result<()> {
     stop_on_panic(move |sentence| of_panics.error(sentence));
     let (fs, claim) = open(&service)?;
     let mounts = Arc::new(SnapshotMounts::default());
-    // From before there is a mount: one that nobody serves would be left.
+    // From before there is a mount: one that nobody serves would be left. Should mounting hang, only SIGKILL ends it.
     let signals = signals()?;
     let session = mount(&service, fs.clone(), claim, mounts.clone(), log.clone())?;
     let unmounter = session.unmounter();
@@ -331,7 +331,7 @@ fn no_signals(error: std::io::Error) -> Failure {
 }
 
 /// SIGTERM, SIGINT and SIGHUP, which the end of a terminal sends, unmount, wherever it is mounted by then. If the mount is in use it leaves
-/// the tree at once and lives on for its users; a second signal makes everything durable and ends the process under them. That is no SIGHUP, which comes
+/// the tree at once and lives on for its users; a second signal makes everything durable and ends the process under them. A SIGHUP counts as neither, since it comes
 /// along with a SIGTERM where a login session ends (systemd's `SendSIGHUP=`), or twice with its terminal.
 fn stop_on_signals(
     mut signals: Signals,
@@ -340,19 +340,24 @@ fn stop_on_signals(
     log: Arc<Log>,
 ) -> Result<()> {
     let receive = move || {
-        let mut asked = false;
+        let (mut asked, mut told) = (false, false);
         loop {
             // Those that have come together are one.
             let received: Vec<_> = signals.wait().collect();
-            if received.is_empty() || asked && received == [SIGHUP] {
+            let hangs_up = received.iter().all(|signal| *signal == SIGHUP);
+            if received.is_empty() || asked && hangs_up {
                 continue;
             }
-            if asked {
+            if told {
                 let left = answerer.fs.upgrade().filter(|fs| !fs.engine().is_closed());
                 if let Some(Err(error)) = left.map(|fs| fs.sync()) {
                     log.error(&format!("cannot make the last changes durable: {error}"));
                 }
                 std::process::exit(1);
+            }
+            told = !hangs_up;
+            if asked {
+                continue;
             }
             asked = true;
             answerer.mounts.unmount(&log);

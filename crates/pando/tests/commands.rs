@@ -49,8 +49,13 @@ fn files_are_moved() {
     sandbox.ok(["cp", "f", "v.img:/f"]);
     // The link was removed, and a file made in its place: of /dev/stdout, for all who were to write to it.
     symlink("nowhere", sandbox.path("dangling")).unwrap();
-    sandbox.refused(["cp", "v.img:/f", "dangling"], 1, &["cannot copy to dangling", "leads to nothing"]);
+    sandbox.refused(["cp", "v.img:/f", "dangling"], 1, &["cannot copy to dangling", "cannot be followed"]);
+    sandbox.ok(["cp", "-n", "v.img:/f", "dangling"]);
     assert!(sandbox.path("dangling").is_symlink());
+    // Another link takes its place.
+    sandbox.ok(["cp", "-a", "dangling", "v.img:/elsewhere"]);
+    sandbox.ok(["cp", "-a", "v.img:/elsewhere", "dangling"]);
+    sandbox.ok(["rm", "v.img:/elsewhere"]);
     sandbox.ok(["mv", "v.img:/f", "v.img:/a", "v.img:/d"]);
     assert_eq!(sandbox.ok(["cat", "v.img:/d/f"]), b"text");
     assert_eq!(sandbox.lines(["ls", "v.img:/d/a"]), ["b"]);

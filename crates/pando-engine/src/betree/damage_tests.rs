@@ -419,6 +419,36 @@ fn a_key_outside_its_leaf_is_damage() {
     let split = engine.volume().split_child(&root(&engine), &KeyRange::all(), 1);
     let Err(Error::Damaged { what }) = split else { panic!("{split:?}") };
     assert!(what.contains("outside the bounds of its edge"), "{what}");
+    // Joined, its keys would no longer rise, which is found when they are to be written.
+    let joined = engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0);
+    assert!(matches!(joined, Err(Error::Damaged { .. })), "{joined:?}");
+}
+
+/// The pivot came into its neighbour, which was whole; or, where it was split, into the node above.
+#[test]
+fn a_pivot_outside_its_node_is_damage() {
+    let second = |engine: &Engine| {
+        let id = root(engine).state.read().interior().children[1].id;
+        engine.volume().node(id).unwrap()
+    };
+    let engine = made_to_harm(1000, second, |node| {
+        node.interior_mut().pivots[0] = Bound::before("!");
+    });
+    assert!(root(&engine).height > 1);
+    let joined = engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0);
+    let Err(Error::Damaged { what }) = joined else { panic!("{joined:?}") };
+    assert!(what.contains("outside the bounds of its edge"), "{what}");
+}
+
+/// A goto to among the keys of such an edge ended the process, at each replay again.
+#[test]
+fn a_part_of_an_edge_that_lifts_too_much_is_as_damaged() {
+    let mut child = Child::new(NodeId(7), 5);
+    let all = KeyRange::all();
+    child.buffer = super::part::Part::new(Default::default());
+    let part = child.narrowed(&all, &KeyRange::prefix("k"));
+    assert_eq!(part.strip, 5);
+    assert_eq!(part.xf.map(|xf| (xf.lower, xf.upper)), Some((Bound::least(), Bound::greatest())));
 }
 
 /// The edges to nothing of both trees would have waited for ever.

@@ -124,8 +124,11 @@ impl Child {
 
     /// Notes that the node behind the edge is seen only in part, or under other names (INT-3).
     fn filter(&mut self, range: &KeyRange, prepend: Bytes) {
-        let prefix = edge_prefix(range, self.strip as usize).expect("a narrower range shares no less");
-        let [lower, upper] = [&range.lower, &range.upper].map(|bound| bound.strip(&prefix).prepend(&prepend));
+        let [lower, upper] = match edge_prefix(range, self.strip as usize) {
+            Some(prefix) => [&range.lower, &range.upper].map(|bound| bound.strip(&prefix).prepend(&prepend)),
+            // A narrower range shares no less than the edge's own: that lifts too much, and stays as damaged as it was.
+            None => [Bound::least(), Bound::greatest()],
+        };
         self.xf = Some(Xf { strip: 0, prepend, lower, upper });
     }
 

@@ -9,6 +9,7 @@ use super::leaf::Leaf;
 use super::message_buffer::{ENTRY_OVERHEAD, MessageBuffer};
 use super::node::{Body, Node, NodeRef};
 use super::part::Part;
+use super::split::expect_inside;
 use super::tree::TreeRoot;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -235,7 +236,7 @@ impl Volume {
     }
 
     /// Joins the nodes behind an edge and the next one.
-    fn merge_pair(&self, parent: &NodeRef, own: &KeyRange, left: usize) -> Result<()> {
+    pub(super) fn merge_pair(&self, parent: &NodeRef, own: &KeyRange, left: usize) -> Result<()> {
         let [first, second] = [left, left + 1].map(|index| self.child_to_change(parent, own, index));
         let (first, second) = (first?, second?);
         if first.id == second.id {
@@ -254,8 +255,10 @@ impl Volume {
                 continue;
             }
             let interior = above.interior();
-            let (_, prefix_a) = interior.bounds_below(left, own)?;
-            let (_, prefix_b) = interior.bounds_below(left + 1, own)?;
+            let (below_a, prefix_a) = interior.bounds_below(left, own)?;
+            let (below_b, prefix_b) = interior.bounds_below(left + 1, own)?;
+            expect_inside(&first, &a, &below_a)?;
+            expect_inside(&second, &b, &below_b)?;
             let bounds =
                 KeyRange::new(interior.bounds_of(left, own).lower, interior.bounds_of(left + 1, own).upper);
             let strip = bounds.common_prefix().min(prefix_a.len()).min(prefix_b.len());

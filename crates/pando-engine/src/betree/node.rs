@@ -240,6 +240,17 @@ impl Node {
 }
 
 impl Body {
+    /// False if a key, or a pivot, is outside of the node's bounds, as no writer leaves it: what was made of it together with sound nodes would be damaged,
+    /// too, and could not be written.
+    pub(crate) fn lies_inside(&self, own: &KeyRange) -> bool {
+        match self {
+            Self::Leaf(leaf) => leaf.lies_inside(own),
+            Self::Interior(interior) => {
+                interior.pivots.iter().all(|pivot| own.lower < *pivot && *pivot < own.upper)
+            }
+        }
+    }
+
     /// Takes in the messages of the edge above, range deletes and gotos first (BUF-3). What they need is in memory. Says what
     /// became of each goto, and how many bytes the range deletes have freed.
     pub(crate) fn receive(

@@ -21,6 +21,15 @@ use super::part::Part;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
+/// Whether all of a node lies where its edge leads.
+pub(super) fn expect_inside(node: &NodeRef, state: &Node, own: &KeyRange) -> Result<()> {
+    if state.body.lies_inside(own) {
+        return Ok(());
+    }
+    let what = "a key or pivot lies outside the bounds of its edge or of its basement node";
+    Err(Error::damaged_node(Some(node.tree), node.id, what))
+}
+
 impl Volume {
     /// Splits the interior node behind an edge if it has too many edges.
     pub(crate) fn split_if_wide(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
@@ -56,12 +65,7 @@ impl Volume {
             }
             let bounds = above.interior().bounds_of(index, own);
             let (own_below, prefix) = above.interior().bounds_below(index, own)?;
-            if let Body::Leaf(leaf) = &below.body
-                && !leaf.lies_inside(&own_below)
-            {
-                let what = "a key lies outside the bounds of its edge or of its basement node";
-                return Err(Error::damaged_node(Some(child.tree), child.id, what));
-            }
+            expect_inside(&child, &below, &own_below)?;
             self.mark_dirty(parent, &mut above);
             self.mark_dirty(&child, &mut below);
             let born = below.born;

@@ -344,10 +344,14 @@ impl Volume {
                     || leaf.basements[index - 1].part.get().is_some()
                     || self.cache.in_flight.contains(node.id, index as u32 - 1);
                 let mut bytes = first.padded_length();
+                let mut end = first.end_block();
                 let mut wanted = vec![(index, first)];
                 while in_order && bytes < RUN_BYTES {
-                    let Some(next) = stored(index + wanted.len()) else { break };
+                    // Deletes leave gaps, which cost a request; a crafted leaf may have one of any length.
+                    let behind = |next: &PartEntry| u64::from(next.offset) == end;
+                    let Some(next) = stored(index + wanted.len()).filter(behind) else { break };
                     bytes += next.padded_length();
+                    end = next.end_block();
                     wanted.push((index + wanted.len(), next));
                 }
                 wanted

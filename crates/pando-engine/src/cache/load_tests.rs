@@ -134,3 +134,16 @@ fn a_node_that_was_never_written_is_found_in_the_cache() {
     let node = volume.add_node(Tree::Data, node);
     assert_eq!(volume.load_node(node.id), Ok(true));
 }
+
+/// A crafted leaf could have a part 4 GiB behind the one before it, and a buffer of so many bytes was made.
+#[test]
+fn what_lies_behind_a_gap_is_not_read_along() {
+    let (engine, _, leaf) = cold();
+    let volume = engine.volume();
+    let node = volume.node(leaf).unwrap();
+    match &mut node.state.write().body {
+        Body::Leaf(leaf) => drop(leaf.basements.remove(1)),
+        Body::Interior(_) => unreachable!("it is a leaf"),
+    }
+    assert_eq!(volume.load_part(&node, 0).unwrap().0, 0..1);
+}

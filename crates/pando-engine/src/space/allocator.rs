@@ -25,7 +25,7 @@ use crate::{Error, Result};
 pub(crate) const EXTENTS_MAX: usize = 8;
 
 /// Most bytes of one allocation; far above any node.
-pub(crate) const ALLOCATION_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const ALLOCATION_BYTES_MAX: u64 = pando_format::IMAGE_LENGTH_MAX as u64;
 
 /// Requests shorter than this fill gaps instead of extending the run of large nodes.
 const LARGE_BYTES: u64 = 256 << 10;

@@ -5,14 +5,15 @@
 //! damaged, whoever wrote it: nothing that leads out of a directory is handed out as a name in it.
 
 use bytes::Bytes;
-use pando_engine::{Bound, KeyRange};
+use pando_engine::{Bound, KeyRange, Tree};
+use pando_format::KEY_LENGTH_MAX;
 
 /// Longest name, in bytes (`NAME_MAX`).
 pub const NAME_LENGTH_MAX: usize = 255;
 
 /// Longest metadata key: the longest key of the engine, less what a data key adds to it (NUL, 0xff and a name), and
 /// what a snapshot does.
-pub const METADATA_KEY_LENGTH_MAX: usize = 256 * 1024 - 2 - NAME_LENGTH_MAX - NUMBERED_KEY_LENGTH;
+pub const METADATA_KEY_LENGTH_MAX: usize = KEY_LENGTH_MAX - 2 - NAME_LENGTH_MAX - NUMBERED_KEY_LENGTH;
 
 /// Metadata key of the root directory's record.
 pub const ROOT: &[u8] = b"";
@@ -102,6 +103,16 @@ pub fn split_snapshot(key: &[u8]) -> Option<(&[u8], &[u8])> {
     } else {
         Some((b"", key))
     }
+}
+
+/// Whether a key of a tree has a place in any snapshot. Below a directory that was renamed keys may have become too long.
+pub fn fits_snapshot(tree: Tree, key: &[u8]) -> bool {
+    key.len()
+        <= match tree {
+            Tree::Metadata if key.first() == Some(&LINK_NAME_TAG) => METADATA_KEY_LENGTH_MAX + 1,
+            Tree::Metadata => METADATA_KEY_LENGTH_MAX,
+            Tree::Data => KEY_LENGTH_MAX - NUMBERED_KEY_LENGTH,
+        }
 }
 
 /// Key of a snapshot's name.

@@ -18,12 +18,12 @@ use pando_device::SimulatedDevice;
 use pando_device::simulated::Random;
 use pando_engine::{Background, Direction, KeyRange, Options, ScanLimit, Tree};
 use pando_fs::operations::{
-    AllocateMode, Caller, FileType, Operations, ROOT, SNAPSHOTS, SetAttributes, SetTime, WriteMode,
-    XattrMode, changing, waiting,
+    AllocateMode, Caller, FileType, InodeNumber, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes,
+    SetTime, WriteMode, XattrMode, changing, waiting,
 };
 use pando_fs::schema::{NameRecord, Record, key};
 use pando_fs::send::TransferError;
-use pando_fs::{Error, FileSystem, Snapshot};
+use pando_fs::{Error, FileSystem, FormatOptions, Snapshot};
 
 fn take(fs: &FileSystem, name: &str) {
     changing(fs, |fs| fs.take_snapshot(name.as_bytes(), false)).unwrap();
@@ -154,6 +154,46 @@ fn a_snapshot_arrives_as_it_was_sent() {
         true
     });
     assert_eq!(found, Ok(()));
+}
+
+fn make_chain(volume: &Volume, first: &str, depth: usize) -> InodeNumber {
+    let rest = std::iter::repeat_n("x".repeat(255), depth - 1);
+    std::iter::once(first.to_owned()).chain(rest).fold(ROOT, |above, name| {
+        let make = |fs: &_| Operations::make_directory(fs, &volume.caller, above, name.as_bytes(), 0o755);
+        changing(&*volume.fs, make).unwrap().attributes.inode
+    })
+}
+
+/// It was sent, and nobody could receive it.
+#[test]
+fn what_has_a_path_that_has_become_too_long_is_not_sent() {
+    let volume = Volume::formatted(&FormatOptions::default());
+    let (deep, moved) = (make_chain(&volume, &"a".repeat(255), 512), "b".repeat(255));
+    let bottom = make_chain(&volume, &moved, 511);
+    volume.file(bottom, &"f".repeat(254));
+    take(&volume.fs, "before");
+    let rename =
+        |fs: &_| Operations::rename(fs, ROOT, moved.as_bytes(), deep, moved.as_bytes(), RenameMode::Replace);
+    changing(&*volume.fs, rename).unwrap();
+    take(&volume.fs, "after");
+    let whole = volume.fs.send_snapshot(b"after", None, &mut Vec::new());
+    assert!(matches!(whole, Err(TransferError::PathTooLong(path)) if path.starts_with("/aaa")));
+    receive(&Volume::new().fs, &send(&volume.fs, "before", None)).unwrap();
+}
+
+/// Its entry in the list of names that redirect is a byte longer, and the whole stream was refused.
+#[test]
+fn a_link_with_the_longest_path_arrives() {
+    let volume = Volume::formatted(&FormatOptions::default());
+    let file = volume.file(ROOT, "file");
+    let depth = key::METADATA_KEY_LENGTH_MAX / 256;
+    let bottom = make_chain(&volume, &"a".repeat(255), depth);
+    let name = "l".repeat(key::METADATA_KEY_LENGTH_MAX - 256 * depth - 2);
+    changing(&*volume.fs, |fs| fs.link(file, bottom, name.as_bytes())).unwrap();
+    take(&volume.fs, "one");
+    let other = Volume::new();
+    receive(&other.fs, &send(&volume.fs, "one", None)).unwrap();
+    assert_eq!(contents(&other.fs, "one"), contents(&volume.fs, "one"));
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn inside(volumes: &Volumes, location: &Location, name: &[u8]) -> Result<Target,
         }
     };
     let path = if name == b"." { path.to_vec() } else { join(path, name) };
-    Ok(Target { directory, name: name.to_vec(), path })
+    Ok(Target { directory, name: name.to_vec(), path, is_lost_link: false })
 }
 
 /// The directory that holds what `location` names, and the name in it.
@@ -207,10 +207,7 @@ fn locate_on_host(path: &Path, last_link: LastLink) -> Result<Target, Cause> {
     let shown = path.as_os_str().as_encoded_bytes().to_vec();
     // A link to something that is there is written through; the directory that counts is that of its target.
     let followed = (last_link == LastLink::Follow).then(|| path.canonicalize().ok()).flatten();
-    // Made a file of, it would be gone: /dev/stdout, whose pipe has no name, or the way to a disk that is not there.
-    if last_link == LastLink::Follow && followed.is_none() && path.is_symlink() {
-        return Err(Cause::Refused("it is a symbolic link that leads to nothing with a name"));
-    }
+    let is_lost_link = last_link == LastLink::Follow && followed.is_none() && path.is_symlink();
     let path = followed.as_deref().unwrap_or(path);
     let (above, name) = match (path.parent(), path.file_name()) {
         (Some(above), Some(name)) if !names_contents(path) => (above, name.as_encoded_bytes()),
@@ -218,7 +215,12 @@ fn locate_on_host(path: &Path, last_link: LastLink) -> Result<Target, Cause> {
         _ => (path, &b"."[..]),
     };
     let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-    Ok(Target { directory: Box::new(HostDirectory::open(above)?), name: name.to_vec(), path: shown })
+    Ok(Target {
+        directory: Box::new(HostDirectory::open(above)?),
+        name: name.to_vec(),
+        path: shown,
+        is_lost_link,
+    })
 }
 
 /// True for a directory that is to be opened itself, even where a link leads to it: one with a slash or dot behind it.
@@ -241,7 +243,7 @@ fn locate_inside(volumes: &Volumes, place: &VolumePath, last_link: LastLink) -> 
     } else {
         (InsideDirectory::new(files.clone(), number as u64, found.parent, &found.parent_path), found.name)
     };
-    Ok(Target { directory: Box::new(directory), name, path: place.path.clone() })
+    Ok(Target { directory: Box::new(directory), name, path: place.path.clone(), is_lost_link: false })
 }
 
 /// The name that a copy gets in a directory: `.` where the source has none, so that its contents are copied.

@@ -79,6 +79,8 @@ pub struct Target {
     pub name: Vec<u8>,
     /// The path, for messages.
     pub path: Vec<u8>,
+    /// It was named itself, and is a symbolic link that cannot be followed: no file takes its place.
+    pub is_lost_link: bool,
 }
 
 /// Copies trees, one after the other.
@@ -89,6 +91,8 @@ pub struct Copier<'a> {
     /// The paths of what is being copied.
     source_path: Vec<u8>,
     target_path: Vec<u8>,
+    /// That of the target of this call.
+    is_lost_link: bool,
     /// The target of the whole copy: it is not copied into itself.
     top: Option<Identity>,
     copies: Copies,
@@ -146,7 +150,16 @@ impl<'a> Copier<'a> {
     pub fn new(options: CopyOptions, output: &'a mut Output) -> Self {
         let (source_path, target_path) = (Vec::new(), Vec::new());
         let copies = Copies::default();
-        Self { options, output, problems: 0, source_path, target_path, top: None, copies }
+        Self {
+            options,
+            output,
+            problems: 0,
+            source_path,
+            target_path,
+            is_lost_link: false,
+            top: None,
+            copies,
+        }
     }
 
     /// How many things could not be copied so far. Each has been printed.
@@ -161,6 +174,7 @@ impl<'a> Copier<'a> {
     pub fn copy(&mut self, source: &Target, target: &Target) -> Result<(), Failure> {
         self.source_path.clone_from(&source.path);
         self.target_path.clone_from(&target.path);
+        self.is_lost_link = target.is_lost_link;
         self.top = None;
         let mut levels: Vec<Level> = Vec::new();
         let from = (&*source.directory, &source.name[..]);
@@ -404,6 +418,14 @@ impl<'a> Copier<'a> {
                 }
                 if self.options.no_clobber {
                     return Ok(Copied::LeftOut);
+                }
+                // /dev/stdout, whose pipe has no name, or the way to a disk that is not there.
+                if self.is_lost_link && level.is_none() {
+                    return refuse(
+                        "copy to",
+                        false,
+                        "it is a symbolic link that cannot be followed to a name",
+                    );
                 }
                 self.copies.forget(existing.identity);
                 self.replace(target, name, &existing, mode)?

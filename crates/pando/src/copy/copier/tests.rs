@@ -213,7 +213,12 @@ fn names_that_lead_out_of_the_target_are_refused() {
     let names = [&bad[..], &[b"good".to_vec()]].concat();
     let mut output = Output::new();
     let mut copier = Copier::new(OPTIONS, &mut output);
-    let place = |directory, path: &[u8]| Target { directory, name: b".".to_vec(), path: path.to_vec() };
+    let place = |directory, path: &[u8]| Target {
+        directory,
+        name: b".".to_vec(),
+        path: path.to_vec(),
+        is_lost_link: false,
+    };
     let from = place(Box::new(Names { names, ..Names::default() }), b"source");
     let to = place(Box::new(HostDirectory::open(&target).unwrap()), b"target");
     copier.copy(&from, &to).unwrap();
@@ -235,7 +240,12 @@ fn what_was_copied_is_synced() {
         let synced = Synced { fails, ..Synced::default() };
         let mut output = Output::new();
         let mut copier = Copier::new(OPTIONS, &mut output);
-        let place = |directory, name: &[u8]| Target { directory, name: name.to_vec(), path: name.to_vec() };
+        let place = |directory, name: &[u8]| Target {
+            directory,
+            name: name.to_vec(),
+            path: name.to_vec(),
+            is_lost_link: false,
+        };
         let from = place(Box::new(HostDirectory::open(directory.path()).unwrap()), name.as_bytes());
         let target = Names { path: b"top".to_vec(), synced: synced.clone(), ..Names::default() };
         copier.copy(&from, &place(Box::new(target), b"copy")).unwrap();
