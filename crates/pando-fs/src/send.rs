@@ -88,7 +88,7 @@ impl std::fmt::Display for TransferError {
             Self::ChangesAgain => f.write_str("the volume was mounted for writing again meanwhile"),
             Self::PathTooLong(path) => write!(
                 f,
-                "a path is longer than any volume takes it, since something above was renamed: '{path}...'; rename it back, and send another snapshot"
+                "a path is longer than any volume takes it, since something above was renamed: '{path}...'; rename it back and send another snapshot, or, if the base alone has it, send without a base"
             ),
             Self::WritableBase => f.write_str(
                 "the base is writable, so no other volume has it; before its first changes are sent, take a read-only \
@@ -242,7 +242,7 @@ fn pieces(to: &[u8], part: KeyRange, parked: &[Bytes]) -> Vec<(KeyRange, bool)> 
 fn too_long(key: &[u8]) -> TransferError {
     let names = key.split(|&byte| byte == 0).filter(|name| !name.is_empty() && *name != [key::LINK_NAME_TAG]);
     let begin: Vec<u8> = names.flat_map(|name| [b"/", name].concat()).take(64).collect();
-    TransferError::PathTooLong(String::from_utf8_lossy(&begin).into_owned())
+    TransferError::PathTooLong(String::from_utf8_lossy(&begin).escape_debug().to_string())
 }
 
 /// Writes frames.

@@ -355,10 +355,8 @@ fn stop_on_signals(
                 }
                 std::process::exit(1);
             }
+            // After a SIGHUP alone it is tried again, and what came of it is said.
             told = !hangs_up;
-            if asked {
-                continue;
-            }
             asked = true;
             answerer.mounts.unmount(&log);
             let result = match unmounter.unmount(false) {

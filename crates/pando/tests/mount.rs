@@ -287,6 +287,17 @@ fn signals_unmount() {
     if let Ok(process) = process {
         wait_for(&process);
     }
+    // So it does where it comes first. Whoever insists ends it.
+    place.mount();
+    let file = File::open(place.file()).unwrap();
+    let daemon = place.daemon();
+    for signal in [Signal::HUP, Signal::TERM] {
+        place.signal(daemon, signal, false);
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!place.is_mounted());
+        file.read_exact_at(&mut [0; 4], 0).unwrap();
+    }
+    place.signal(daemon, Signal::TERM, true);
 }
 
 /// The daemon looked for its mount at the path where it had been mounted, and did nothing.
