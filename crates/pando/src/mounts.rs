@@ -21,10 +21,13 @@ pub fn of_volume(volume: &Path) -> Option<MountEntry> {
 
 /// The same, unless its daemon was killed: then nobody has the volume.
 pub fn served(volume: &Path) -> Option<MountEntry> {
-    let is_dead = |mount: &MountEntry| {
-        rustix::fs::statvfs(&mount.mountpoint).is_err_and(|errno| errno == Errno::NOTCONN)
-    };
-    of_volume(volume).filter(|mount| !is_dead(mount))
+    of_volume(volume).filter(|mount| !is_dead(&mount.mountpoint))
+}
+
+/// Whether nobody answers for what is mounted there any more. Asked anew: the kernel knows the attributes of a root, whoever serves it.
+fn is_dead(mountpoint: &Path) -> bool {
+    let status = statx(CWD, mountpoint, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    status.is_err_and(|errno| errno == Errno::NOTCONN)
 }
 
 /// Takes away the dead mounts of a block device, on which the kernel's claim goes with the last of them; false if there are none. For who has locked the
@@ -32,11 +35,6 @@ pub fn served(volume: &Path) -> Option<MountEntry> {
 pub fn take_away_dead(volume: &Path) -> bool {
     let Ok(number) = volume.metadata().map(|metadata| metadata.rdev()) else { return false };
     let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    // Asked anew: the kernel knows the attributes of a root, whoever serves it.
-    let is_dead = |mountpoint: &Path| {
-        let status = statx(CWD, mountpoint, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-        status.is_err_and(|errno| errno == Errno::NOTCONN)
-    };
     let mut taken_away = false;
     // The topmost first. Something else may be mounted over one.
     for mount in mounted().unwrap_or_default().iter().rev().filter(|mount| mount.device == number) {

@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 
 use common::{Sandbox, name};
 
@@ -47,6 +48,12 @@ fn files_are_moved() {
     sandbox.ok(["mkdir", "-p", "v.img:/a/b", "v.img:/d"]);
     fs::write(sandbox.path("f"), "text").unwrap();
     sandbox.ok(["cp", "f", "v.img:/f"]);
+    // Refused as an illegal seek.
+    assert!(Command::new("mkfifo").arg(sandbox.path("pipe")).status().unwrap().success());
+    let pipe = sandbox.path("pipe");
+    let reader = std::thread::spawn(move || fs::read(pipe).unwrap());
+    sandbox.ok(["cp", "v.img:/f", "pipe"]);
+    assert_eq!(reader.join().unwrap(), b"text");
     // The link was removed, and a file made in its place: of /dev/stdout, for all who were to write to it.
     symlink("nowhere", sandbox.path("dangling")).unwrap();
     sandbox.refused(["cp", "v.img:/f", "dangling"], 1, &["cannot copy to dangling", "cannot be followed"]);

@@ -394,6 +394,16 @@ fn a_way_to_a_node_that_is_not_there_is_damage() {
     }
 }
 
+fn second_child(engine: &Engine) -> NodeRef {
+    let id = root(engine).state.read().interior().children[1].id;
+    engine.volume().node(id).unwrap()
+}
+
+fn assert_outside(changed: Result<()>) {
+    let Err(Error::Damaged { what }) = changed else { panic!("{changed:?}") };
+    assert!(what.contains("outside the bounds of its edge"), "{what}");
+}
+
 /// Such a key does not begin with what the edge lifts, and ended the process.
 #[test]
 fn a_message_outside_its_edge_is_damage() {
@@ -401,52 +411,35 @@ fn a_message_outside_its_edge_is_damage() {
         root.interior_mut().children[1].push("other".into(), MSN, Pending::Put(Bytes::new()));
     });
     assert!(root(&engine).state.read().interior().children[1].strip > 0);
-    let flushed = engine.volume().flush_child(&root(&engine), &KeyRange::all(), 1);
-    let Err(Error::Damaged { what }) = flushed else { panic!("{flushed:?}") };
-    assert!(what.contains("outside the bounds of its edge"), "{what}");
+    assert_outside(engine.volume().flush_child(&root(&engine), &KeyRange::all(), 1));
 }
 
 /// The same of a leaf that is split.
 #[test]
 fn a_key_outside_its_leaf_is_damage() {
-    let second = |engine: &Engine| {
-        let id = root(engine).state.read().interior().children[1].id;
-        engine.volume().node(id).unwrap()
-    };
-    let engine = made_to_harm(260, second, |leaf| {
+    let engine = made_to_harm(260, second_child, |leaf| {
         leaf.leaf_mut().apply("!".into(), MSN, Pending::Put(Bytes::new()), 2 << 10);
     });
-    let split = engine.volume().split_child(&root(&engine), &KeyRange::all(), 1);
-    let Err(Error::Damaged { what }) = split else { panic!("{split:?}") };
-    assert!(what.contains("outside the bounds of its edge"), "{what}");
+    assert_outside(engine.volume().split_child(&root(&engine), &KeyRange::all(), 1));
     // Joined, its keys would no longer rise, which is found when they are to be written.
-    let joined = engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0);
-    let Err(Error::Damaged { what }) = joined else { panic!("{joined:?}") };
-    assert!(what.contains("outside the bounds of its edge"), "{what}");
+    assert_outside(engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0));
 }
 
 /// The pivot came into its neighbour, which was whole; or, where it was split, into the node above.
 #[test]
 fn a_pivot_outside_its_node_is_damage() {
-    let second = |engine: &Engine| {
-        let id = root(engine).state.read().interior().children[1].id;
-        engine.volume().node(id).unwrap()
-    };
-    let engine = made_to_harm(1000, second, |node| {
+    let engine = made_to_harm(1000, second_child, |node| {
         node.interior_mut().pivots[0] = Bound::before("!");
     });
     assert!(root(&engine).height > 1);
-    let joined = engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0);
-    let Err(Error::Damaged { what }) = joined else { panic!("{joined:?}") };
-    assert!(what.contains("outside the bounds of its edge"), "{what}");
+    assert_outside(engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0));
 }
 
 /// A goto to among the keys of such an edge ended the process, at each replay again.
 #[test]
 fn a_part_of_an_edge_that_lifts_too_much_is_as_damaged() {
-    let mut child = Child::new(NodeId(7), 5);
+    let child = Child::new(NodeId(7), 5);
     let all = KeyRange::all();
-    child.buffer = super::part::Part::new(Default::default());
     let part = child.narrowed(&all, &KeyRange::prefix("k"));
     assert_eq!(part.strip, 5);
     assert_eq!(part.xf.map(|xf| (xf.lower, xf.upper)), Some((Bound::least(), Bound::greatest())));
