@@ -291,13 +291,16 @@ fn signals_unmount() {
     place.mount();
     let file = File::open(place.file()).unwrap();
     let daemon = place.daemon();
+    let process = rustix::process::pidfd_open(daemon, PidfdFlags::empty()).unwrap();
     for signal in [Signal::HUP, Signal::TERM] {
         place.signal(daemon, signal, false);
-        std::thread::sleep(Duration::from_millis(100));
+        let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+        let soon = rustix::event::Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+        assert_eq!(rustix::event::poll(&mut ended, Some(&soon)), Ok(0), "the daemon has ended");
         assert!(!place.is_mounted());
-        file.read_exact_at(&mut [0; 4], 0).unwrap();
     }
     place.signal(daemon, Signal::TERM, true);
+    drop(file);
 }
 
 /// The daemon looked for its mount at the path where it had been mounted, and did nothing.

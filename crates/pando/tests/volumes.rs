@@ -25,9 +25,11 @@ fn what_holds_something_is_not_formatted() {
     assert_eq!(start, [0; 4], "the old signature is gone");
     fs::write(sandbox.path("letter"), "Dear friend").unwrap();
     sandbox.refused(["format", "letter"], 1, &["letter is not empty"]);
-    // The start of it was overwritten before it turned out to be too small.
-    sandbox.refused(["format", "--force", "letter"], 1, &["letter", "a volume needs at least 16 MiB"]);
-    assert_eq!(fs::read(sandbox.path("letter")).unwrap(), b"Dear friend");
+    // The ends of it were overwritten before it turned out to be too small.
+    let book = vec![b'x'; 3 << 20];
+    fs::write(sandbox.path("book"), &book).unwrap();
+    sandbox.refused(["format", "--force", "book"], 1, &["book", "a volume needs at least 16 MiB"]);
+    assert!(fs::read(sandbox.path("book")).unwrap() == book);
     sandbox.refused(["format", "--size", "1G", "v.img"], 1, &["there already"]);
     sandbox.refused(["format", "."], 1, &["neither a regular file nor a block device"]);
     sandbox.refused(["format", "--size", "4K", "tiny.img"], 1, &["tiny.img"]);
