@@ -27,7 +27,8 @@ pub fn served(volume: &Path) -> Option<MountEntry> {
 /// Whether nobody answers for what is mounted there any more. Asked anew: the kernel knows the attributes of a root, whoever serves it.
 fn is_dead(mountpoint: &Path) -> bool {
     let status = statx(CWD, mountpoint, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-    status.is_err_and(|errno| errno == Errno::NOTCONN)
+    // The second where the kernel had not learned of the daemon's end when it was asked.
+    status.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Takes away the dead mounts of a block device, on which the kernel's claim goes with the last of them; false if there are none. For who has locked the
