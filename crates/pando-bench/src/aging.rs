@@ -18,7 +18,7 @@ const fn row(
     prepare: Prepare,
     measure: Measure,
 ) -> Row {
-    Row { name, what, short: false, needs: Needs::Device, lines, prepare, measure }
+    Row { name, what, short: false, needs: Needs::TwoDevices, lines, prepare, measure }
 }
 
 macro_rules! lines {

@@ -50,7 +50,7 @@ pub fn run_in<S: AsRef<OsStr>>(directory: &Path, words: &[S]) -> Result<String, 
 }
 
 /// The programs that timed loads start, and what makes each end at once.
-const STARTED: [&[&str]; 11] = [
+const STARTED: [&[&str]; 12] = [
     &["sh", "-c", "true"],
     &["cp", "--version"],
     &["rm", "--version"],
@@ -62,6 +62,7 @@ const STARTED: [&[&str]; 11] = [
     &["wc", "--version"],
     &["mount", "--version"],
     &["btrfs", "--version"],
+    &["sqlite3", "--version"],
 ];
 
 /// Has the programs that loads start, with their libraries and the directories they are looked for in, in the kernel's

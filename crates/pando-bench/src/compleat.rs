@@ -56,7 +56,7 @@ pub const COPY: &[Row] = &[Row {
     short: true,
     needs: Needs::Nothing,
     lines: &[rate("copy-file", "MiB/s")],
-    prepare: sequential::ensure,
+    prepare: sequential::ensure_alone,
     measure: sequential::copy,
 }];
 

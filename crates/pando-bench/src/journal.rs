@@ -67,7 +67,7 @@ pub struct Conditions {
 impl Conditions {
     /// Those of this run.
     pub fn new(options: &Options, commit: &str, file_systems: &[FileSystem]) -> Result<Conditions, Error> {
-        let machine = Machine::this(options.on.as_ref().unwrap_or(&options.directory));
+        let machine = Machine::of(options);
         let commands = |one: &FileSystem| {
             let commands = [one.format.as_str(), &one.mount, &one.umount].join(";");
             (one.name.clone(), commands)

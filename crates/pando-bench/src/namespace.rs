@@ -32,7 +32,7 @@ pub const DIRECTORIES: &[Row] = &[
         name: "settle-empty",
         what: "a directory of 8 empty ones: rename, fsync, checkpoint, a file written in each of the 8; median of 5",
         short: true,
-        needs: Needs::Nothing,
+        needs: Needs::Checkpoint,
         lines: &[cost("settle-empty", "ms")],
         prepare: directories::make_empty,
         measure: directories::settle_empty,
@@ -41,7 +41,7 @@ pub const DIRECTORIES: &[Row] = &[
         name: "settle-tree",
         what: "the Linux source: rename, fsync, checkpoint, a file written in each of 8 of its directories; median of 5",
         short: true,
-        needs: Needs::Nothing,
+        needs: Needs::Checkpoint,
         lines: &[cost("settle-tree", "ms")],
         prepare: directories::make_tree,
         measure: directories::settle_tree,
@@ -83,7 +83,7 @@ pub const FILES_BY_SIZE: &[Row] = &[
 pub const AGED: &[Row] = &[
     Row {
         name: "rename-tree-aged",
-        what: "a repository that has aged by 20 git pulls (--full: 60), moved to another directory and back 100 times, an fsync of the directory after each",
+        what: "a repository that has aged by 20 git pulls (--full: 60), moved to another directory and back 50 times, an fsync of the directory after each",
         short: false,
         needs: Needs::Nothing,
         lines: &[rate("rename-tree-aged", "renames/s")],

@@ -81,7 +81,7 @@ impl Results {
         });
         let first = columns.partition_point(|column| column.role != Role::Ablation);
         let ablations = columns.split_off(first);
-        let machine = json::Machine::this(&options.directory);
+        let machine = json::Machine::of(options);
         Results {
             time_s: json::now_s(),
             machine,

@@ -41,8 +41,12 @@ pub enum Needs {
     Clone,
     /// A way to take a snapshot of the volume.
     Snapshot,
+    /// A way to have a checkpoint made.
+    Checkpoint,
     /// A device of its own.
     Device,
+    /// Two alike, which only those are that a run makes itself.
+    TwoDevices,
     /// No file system at all.
     BareDevice,
     /// Something of this machine, as `Requirement` tells.

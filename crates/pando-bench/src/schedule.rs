@@ -106,20 +106,25 @@ fn has(options: &Options, file_system: &FileSystem, row: &Row, with_fio: bool) -
         Needs::BareDevice => false,
         Needs::Nothing => true,
         Needs::Clone => !file_system.clone.is_empty(),
+        Needs::Checkpoint => !file_system.checkpoint.is_empty(),
         Needs::Device => options.on.is_none() && !file_system.volatile,
+        Needs::TwoDevices => options.on.is_none() && options.device.is_none() && !file_system.volatile,
         Needs::Snapshot => !file_system.snapshot.is_empty(),
         Needs::Machine(requirement) => (requirement.is_met)(),
     }
 }
 
-/// One sentence for each row that was asked for and cannot be run on this machine.
+/// One sentence for each row that was asked for and cannot be run on this machine, or on the device that was given.
 fn tell_what_is_left_out(options: &Options) {
     for row in rows().filter(|row| options.wants(row.name, row.short)) {
-        if let Needs::Machine(requirement) = row.needs
-            && !(requirement.is_met)()
-        {
-            eprintln!("{} is left out: it needs {}", row.name, requirement.what);
-        }
+        let missing = match row.needs {
+            Needs::Machine(requirement) if !(requirement.is_met)() => requirement.what,
+            Needs::TwoDevices if options.device.is_some() => {
+                "a second device like the first, so none may be given"
+            }
+            _ => continue,
+        };
+        eprintln!("{} is left out: it needs {missing}", row.name);
     }
 }
 

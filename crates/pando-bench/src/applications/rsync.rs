@@ -18,6 +18,10 @@ fn target(volume: &Volume) -> PathBuf {
 /// The source is there, and no copy of it.
 pub fn ensure(volume: &Volume) -> Result<(), Error> {
     source_tree::ensure(volume)?;
+    if volume.options.trace {
+        // Its processes send each other what they write.
+        load_bytes::are(tree_bytes(&source_tree::tree(volume))?);
+    }
     let target = target(volume);
     if target.exists() { at("cannot remove", &target, fs::remove_dir_all(&target)) } else { Ok(()) }
 }
@@ -42,9 +46,5 @@ fn copy(volume: &Volume, options: &[&str]) -> Result<Measurement, Error> {
     command::run(&words)?;
     volume.sync()?;
     let elapsed = begin.elapsed();
-    if volume.options.trace {
-        // Its processes send each other what they write.
-        load_bytes::are(tree_bytes(&target(volume))?);
-    }
     Ok(Measurement::of(per_second(source_tree::count(volume)?, elapsed)))
 }

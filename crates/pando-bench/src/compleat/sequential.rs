@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::command;
@@ -20,8 +20,11 @@ pub fn path(volume: &Volume) -> PathBuf {
 
 /// A new file must not overwrite an old one's blocks.
 pub fn remove(volume: &Volume) -> Result<(), Error> {
-    let path = path(volume);
-    if path.exists() { at("cannot remove", &path, fs::remove_file(&path)) } else { Ok(()) }
+    remove_file(&path(volume))
+}
+
+fn remove_file(path: &Path) -> Result<(), Error> {
+    if path.exists() { at("cannot remove", path, fs::remove_file(path)) } else { Ok(()) }
 }
 
 /// Makes the file if its row was not asked for.
@@ -65,17 +68,25 @@ pub fn read(volume: &Volume) -> Result<Measurement, Error> {
     Ok(Measurement::rate(begin, (bytes / MIB) as f64))
 }
 
-/// MiB copied, by the program that people use. The copy goes again, which is not measured.
+fn copy_path(volume: &Volume) -> PathBuf {
+    path(volume).with_extension("copy")
+}
+
+/// The file is there, and no copy of it.
+pub fn ensure_alone(volume: &Volume) -> Result<(), Error> {
+    ensure(volume)?;
+    remove_file(&copy_path(volume))
+}
+
+/// MiB copied, by the program that people use.
 pub fn copy(volume: &Volume) -> Result<Measurement, Error> {
-    let path = path(volume);
-    let copy = path.with_extension("copy");
-    let [from, to] = [&path, &copy].map(|path| path.display().to_string());
+    let copy = copy_path(volume);
+    let [from, to] = [&path(volume), &copy].map(|path| path.display().to_string());
     let begin = Instant::now();
     command::run(&["cp".to_owned(), from, to])?;
     volume.sync()?;
     let measurement = Measurement::rate(begin, (volume.options.size / MIB) as f64);
     let length = at("cannot look at", &copy, fs::metadata(&copy))?.len();
-    at("cannot remove", &copy, fs::remove_file(&copy))?;
     if length == volume.options.size / MIB * MIB {
         Ok(measurement)
     } else {

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::{Results, text_error};
 use crate::command;
 use crate::error::{Error, at};
+use crate::options::Options;
 
 /// Where results are collected, relative to the directory in which `make bench` runs.
 const DIRECTORY: &str = "bench-results";
@@ -25,7 +26,7 @@ pub struct Machine {
     pub memory_kib: u64,
     /// Release.
     pub kernel: String,
-    /// What is behind the directory of the run: source and type of its file system.
+    /// What is behind the directory of the run: source and type of its file system; or the device that was given.
     pub storage: String,
     /// Whether FUSE may use io_uring.
     pub fuse_uring: String,
@@ -33,14 +34,18 @@ pub struct Machine {
 
 impl Machine {
     /// The one this runs on; what it does not tell stays empty.
-    pub fn this(directory: &Path) -> Machine {
+    pub fn of(options: &Options) -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
             line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
         };
         let memory = field(&read("/proc/meminfo"), "MemTotal");
-        let storage = command::all_output(&format!("findmnt -n -o SOURCE,FSTYPE -T {}", directory.display()));
+        let directory = options.on.as_ref().unwrap_or(&options.directory);
+        let storage = match &options.device {
+            Some(device) => device.display().to_string(),
+            None => command::all_output(&format!("findmnt -n -o SOURCE,FSTYPE -T {}", directory.display())),
+        };
         Machine {
             processor: field(&read("/proc/cpuinfo"), "model name"),
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),

@@ -106,6 +106,14 @@ fn the_table_names_rows_that_failed() {
 
 /// One round of several would do for a value.
 #[test]
+fn a_row_with_goals_of_its_own_misses_them_when_it_fails() {
+    let mut results = results(&[("aging-git", "pandofs", &[1.0]), ("aging-git", "ext4", &[1.0])]);
+    assert!(!goals::render(&results).contains("missed"));
+    results.entries[0].outcome = Outcome::Failed("it broke".to_owned());
+    assert!(goals::render(&results).contains("missed   aging-git without a failure: it broke"));
+}
+
+#[test]
 fn a_row_that_failed_in_a_round_reaches_nothing() {
     let mut results = results(&[
         ("rm", "pandofs", &[20.0, 20.0]),

@@ -32,9 +32,11 @@ pub fn run(row: &Row, volume: &Volume) -> Result<(Measurement, Summary), Error> 
     let mut measurement = (row.measure)(volume)?;
     trace.mark("unmount")?;
     let written = load_bytes::since(before);
-    volume.make_cold()?;
+    volume.let_go()?;
     let sees_locks = trace.sees_locks();
-    let mut summary = Summary::of(&trace.finish()?, &noted(), written);
+    let events = trace.finish()?;
+    volume.mount_cold()?;
+    let mut summary = Summary::of(&events, &noted(), written);
     summary.lock_waits = summary.lock_waits.filter(|_| sees_locks);
     summary.series = measurement.series.extract_if(.., |series| series.y == LAYOUT_SCORE).collect();
     Ok((measurement, summary))

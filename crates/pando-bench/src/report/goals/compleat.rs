@@ -57,6 +57,7 @@ pub fn goals(results: &Results, ours: &str) -> Vec<Goal> {
             measured: format!("{} ms, less than {limit_ms}", number(value)),
         }));
     }
+    goals.extend(row::rows().filter_map(|row| failed(results, ours, row)));
     goals
 }
 
@@ -114,6 +115,15 @@ fn near_the_best(results: &Results, ours: &str) -> Vec<Goal> {
         goal(NEAR, "every row at least 0.85 of the best peer"),
         goal(FAR, "no row below 0.3 of the best peer"),
     ]
+}
+
+/// A row with goals of its own that has failed has no value to hold against them. Those of the others are in [`near_the_best`].
+fn failed(results: &Results, ours: &str, row: &Row) -> Option<Goal> {
+    if row.lines.iter().any(general) {
+        return None;
+    }
+    let why = results.failure(row.name, ours)?;
+    Some(Goal { reached: false, what: format!("{} without a failure", row.name), measured: why.to_owned() })
 }
 
 fn of_the_device(results: &Results, ours: &str, name: &str) -> Option<Goal> {

@@ -1,0 +1,68 @@
+//! What can still be read when nothing can be written any more.
+
+use std::env;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use crate::common::{get, manual, put, settle, small_nodes};
+use pando_device::simulated::{Fault, SimulatedDevice};
+use pando_engine::{Engine, Error, Options, Tree};
+
+/// Reads fill the cache, and had to write what is dirty to make room: they were answered with its failure.
+#[test]
+fn queries_are_answered_although_nothing_can_be_evicted() {
+    let device = Arc::new(SimulatedDevice::untraced(64 << 20));
+    Engine::format(device.clone(), &small_nodes()).unwrap();
+    let open = |cache_bytes| Engine::open(device.clone(), Options { cache_bytes, ..manual() }).unwrap();
+    let key = |number: u32| number.to_be_bytes();
+    let engine = open(16 << 20);
+    for number in 0..4000 {
+        put(&engine, Tree::Data, key(number), vec![number as u8; 300]);
+        settle(&engine);
+    }
+    engine.close().unwrap();
+
+    let engine = open(64 << 10);
+    for number in (0..4000).step_by(7) {
+        put(&engine, Tree::Data, key(number), vec![1; 300]);
+    }
+    while engine.background_step().unwrap() {}
+    for number in (0..4000).step_by(11) {
+        put(&engine, Tree::Data, key(number), vec![2; 300]);
+    }
+    device.set_fault(Fault::WritesFrom(0));
+    for number in 0..4000 {
+        let expected = match number {
+            _ if number % 11 == 0 => 2,
+            _ if number % 7 == 0 => 1,
+            _ => number as u8,
+        };
+        assert_eq!(get(&engine, Tree::Data, &key(number)), Some(vec![expected; 300]), "{number}");
+    }
+}
+
+/// The words about the failure panicked, and ended the daemon, where nobody reads standard error any more: one in the foreground,
+/// say, whose terminal is gone.
+#[test]
+fn a_failure_that_nobody_hears_of_is_no_panic() {
+    const UNHEARD: &str = "PANDO_UNHEARD";
+    if env::var_os(UNHEARD).is_none() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut unheard = Command::new(env::current_exe().unwrap());
+        // What a test prints is kept from standard error otherwise.
+        unheard.args(["--exact", "a_failure_that_nobody_hears_of_is_no_panic", "--nocapture"]);
+        let ended = unheard.env(UNHEARD, "1").stdout(Stdio::null()).stderr(writer).status().unwrap();
+        assert!(ended.success(), "{ended}");
+        return;
+    }
+    let device = Arc::new(SimulatedDevice::untraced(64 << 20));
+    Engine::format(device.clone(), &small_nodes()).unwrap();
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    put(&engine, Tree::Data, "key", "value");
+    device.set_fault(Fault::WritesFrom(0));
+    engine.checkpoint().unwrap_err();
+    let refused = engine.make_room(0).and_then(|()| engine.sync().map(drop));
+    assert!(matches!(refused, Err(Error::ReadOnly { .. })), "{refused:?}");
+    assert_eq!(get(&engine, Tree::Data, b"key"), Some(b"value".to_vec()));
+}

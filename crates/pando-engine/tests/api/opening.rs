@@ -1,0 +1,61 @@
+//! What it costs to open a volume.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::common::counting::Counting;
+use crate::common::{get, manual, put, small_nodes};
+use pando_engine::{Engine, FormatOptions, Tree};
+
+/// A volume with a log of 64 MiB, in which some was written, and whether it was closed; bytes read to open it again.
+fn bytes_read_to_open(closed: bool) -> usize {
+    let device = Arc::new(Counting::new(1 << 30));
+    Engine::format(device.clone(), &FormatOptions::default()).unwrap();
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    for i in 0..100u8 {
+        put(&engine, Tree::Metadata, [i], vec![i; 1000]);
+        engine.sync().unwrap();
+    }
+    if closed {
+        engine.close().unwrap();
+    }
+    drop(engine);
+    device.read_bytes.store(0, Ordering::Relaxed);
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    let read = device.read_bytes.load(Ordering::Relaxed);
+    assert_eq!(get(&engine, Tree::Metadata, &[99]), Some(vec![99; 1000]));
+    read
+}
+
+/// On a volume that is nearly full each checkpoint may look for deletes in all interior nodes; that of a mount does not.
+#[test]
+fn a_closed_volume_that_is_nearly_full_is_opened_by_its_roots() {
+    let device = Arc::new(Counting::new(64 << 20));
+    Engine::format(device.clone(), &small_nodes()).unwrap();
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    let mut number = 0u32;
+    while engine.space().free > engine.space().capacity / 5 {
+        put(&engine, Tree::Data, number.to_be_bytes(), vec![1; 4096]);
+        number += 1;
+        if number.is_multiple_of(100) {
+            engine.checkpoint().unwrap();
+        }
+    }
+    engine.close().unwrap();
+    drop(engine);
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    let opened = engine.stats().nodes_read;
+    assert!(opened <= 2, "{opened} nodes were read");
+    engine.checkpoint().unwrap();
+    let walked = engine.stats().nodes_read;
+    assert!(walked > 20, "only {walked} nodes were read: the volume is not full, or not high, enough");
+}
+
+/// Nothing was promised behind the last checkpoint of a volume that was closed: nothing there tells of damage.
+#[test]
+fn the_log_of_a_closed_volume_is_hardly_read() {
+    let closed = bytes_read_to_open(true);
+    assert!(closed < 1 << 20, "{closed} bytes were read");
+    let crashed = bytes_read_to_open(false);
+    assert!(crashed > 60 << 20, "only {crashed} bytes were read where something may be missing");
+}

@@ -1,0 +1,124 @@
+//! What a damaged volume, or one that was made for it, says: an error for what is damaged, and the rest can be used.
+
+use crate::common::Volume;
+use bytes::Bytes;
+use pando_engine::{Batch, Tree};
+use pando_fs::Error;
+use pando_fs::operations::{Operations, ROOT, waiting};
+use pando_fs::schema::{Record, key};
+
+/// The volume after a change of a record that no operation makes, and a crash.
+fn with_record(volume: &Volume, metadata_key: &[u8], change: impl FnOnce(&mut Record)) -> Volume {
+    let value = volume.fs.engine().get(Tree::Metadata, metadata_key).unwrap().unwrap();
+    let mut record = Record::decode(&value).unwrap();
+    change(&mut record);
+    let mut batch = Batch::new();
+    batch.put(Tree::Metadata, metadata_key.to_vec(), record.encode());
+    volume.fs.engine().apply(batch).unwrap();
+    volume.after_crash()
+}
+
+fn is_damage<T>(outcome: Result<T, Error>) -> bool {
+    matches!(outcome, Err(Error::Engine(pando_engine::Error::Damaged { .. })))
+}
+
+/// A file had the number that the next one without a name was to have: the daemon ended.
+#[test]
+fn a_number_that_is_in_use_is_given_to_no_temporary_file() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    volume.write(file, 0, b"mine");
+    let next = volume.fs.engine().get(Tree::Metadata, key::INODE_COUNTER).unwrap().unwrap();
+    let next = u64::from_le_bytes(next[..].try_into().unwrap());
+    let volume = with_record(&volume, &key::child_key(b"", b"f"), |record| record.number = next);
+    let file = volume.walk("f").unwrap();
+    assert_eq!(file.0, next);
+    let temporary = || waiting(&*volume.fs, |fs| fs.make_temporary(&volume.caller, ROOT, 0o600));
+    assert!(is_damage(temporary()));
+    assert_eq!(volume.fs.engine().get(Tree::Metadata, &key::orphan_key(next)).unwrap(), None);
+    assert_eq!(volume.read(file, 0, 9), b"mine");
+    // The next number is that of no other.
+    let temporary = temporary().unwrap().attributes.inode;
+    volume.write(temporary, 0, b"x");
+    volume.fs.link(temporary, ROOT, b"named").unwrap();
+    volume.fs.forget(file, 1);
+    volume.fs.unlink(ROOT, b"f").unwrap();
+    volume.assert_clean();
+}
+
+/// A file was read and changed whose key the record of another named as the place of its data.
+#[test]
+fn a_record_that_names_another_place_for_its_data_is_not_followed() {
+    let secret = key::child_key(b"", b"secret");
+    for is_linked in [false, true] {
+        let volume = Volume::new();
+        let file = volume.file(ROOT, "secret");
+        volume.write(file, 0, b"secret");
+        let bad = volume.file(volume.directory(ROOT, "d"), "bad");
+        volume.write(bad, 0, b"mine!!");
+        let bad_key = if is_linked {
+            volume.fs.link(bad, ROOT, b"second").unwrap();
+            key::linked_key(bad.0)
+        } else {
+            key::child_key(b"\0d", b"bad")
+        };
+        let volume = with_record(&volume, &bad_key, |record| record.parked = secret.clone());
+        let directory = volume.walk("d").unwrap();
+        assert!(is_damage(volume.walk("d/bad")));
+        assert!(is_damage(waiting(&*volume.fs, |fs| fs.unlink(directory, b"bad"))));
+        assert!(is_damage(volume.rename(directory, "bad", ROOT, "elsewhere")));
+        // All else is as it was.
+        let file = volume.walk("secret").unwrap();
+        assert_eq!(volume.read(file, 0, 9), b"secret");
+        volume.write(volume.file(directory, "new"), 0, b"x");
+        let problems = volume.fs.check().unwrap().problems;
+        assert!(matches!(&problems[..], [one] if one.invariant == "FS-1"), "{problems:#?}");
+    }
+}
+
+/// The same in a directory, whose large attributes lie there, in the root of a snapshot, and in a snapshot.
+#[test]
+fn no_directory_names_another_place_for_its_data() {
+    let volume = Volume::new();
+    volume.file(volume.directory(ROOT, "d"), "f");
+    waiting(&*volume.fs, |fs| fs.take_snapshot(b"s", false)).unwrap();
+    let root = volume.walk(".snapshots/s").unwrap();
+    let prefix = key::snapshot_prefix(root.0);
+    let in_snapshot = key::in_snapshot(&prefix, &key::child_key(b"", b"d"));
+    for (metadata_key, path) in
+        [(key::child_key(b"", b"d"), "d"), (in_snapshot, ".snapshots/s/d"), (prefix, ".snapshots/s")]
+    {
+        let parked = Bytes::from_static(b"\0etc\0\0shadow");
+        let damaged = with_record(&volume, &metadata_key, |record| record.parked = parked);
+        assert!(is_damage(damaged.walk(path)), "{path}");
+        let problems = damaged.fs.check().unwrap().problems;
+        assert!(matches!(&problems[..], [one] if one.invariant == "FS-1"), "{problems:#?}");
+        with_record(&damaged, &metadata_key, |record| record.parked = Bytes::new()).assert_clean();
+    }
+}
+
+/// A target of more than 1 MiB ended the daemon.
+#[test]
+fn a_target_that_no_link_can_have_is_damage() {
+    let volume = Volume::new();
+    volume.fs.make_symlink(&volume.caller, ROOT, b"l", b"there").unwrap();
+    let metadata_key = key::child_key(b"", b"l");
+    let volume = with_record(&volume, &metadata_key, |record| record.target = vec![b'x'; 4096].into());
+    assert!(is_damage(volume.walk("l")));
+    assert!(volume.fs.check().unwrap().problems.iter().any(|problem| problem.invariant == "FS-2"));
+}
+
+/// It was, and what else was in it was gone.
+#[test]
+fn a_directory_that_says_it_is_empty_is_not_replaced_by_what_is_in_it() {
+    let volume = Volume::new();
+    let a = volume.directory(ROOT, "a");
+    let b = volume.directory(a, "b");
+    for name in 0..100 {
+        volume.write(volume.file(b, &name.to_string()), 0, &[7; 5000]);
+    }
+    let volume = with_record(&volume, &key::child_key(b"", b"a"), |record| record.entries = 0);
+    let a = volume.walk("a").unwrap();
+    assert_eq!(volume.rename(a, "b", ROOT, "a"), Err(Error::NotEmpty));
+    assert_eq!(volume.read(volume.walk("a/b/7").unwrap(), 0, 9), [7; 9]);
+}

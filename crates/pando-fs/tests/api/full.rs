@@ -1,0 +1,108 @@
+//! What a full volume still does.
+
+use crate::common::Volume;
+use bytes::Bytes;
+use pando_engine::FormatOptions;
+use pando_fs::operations::{AllocateMode, Operations, ROOT, WriteMode, XattrMode, changing, changing_bytes};
+use pando_fs::{Error, InodeNumber, Result};
+
+/// Writes so many bytes to the end of the file.
+fn append(volume: &Volume, file: InodeNumber, length: usize) -> Result<()> {
+    let contents = Bytes::from(vec![7; length]);
+    changing_bytes(&*volume.fs, length as u64, |fs| fs.write(file, 0, contents.clone(), WriteMode::APPEND))
+}
+
+/// Appends to the file until not even a byte goes in.
+fn fill(volume: &Volume, file: InodeNumber) {
+    for length in [1 << 20, 4096, 1] {
+        let full = loop {
+            if let Err(error) = append(volume, file, length) {
+                break error;
+            }
+        };
+        assert_eq!(full, Error::NoSpace, "{length} bytes");
+    }
+}
+
+#[test]
+fn holes_are_punched_and_attributes_removed_on_a_full_volume() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    volume.fs.set_xattr(file, b"user.large", &[5; 60_000], XattrMode::Set, false).unwrap();
+    fill(&volume, file);
+    changing(&*volume.fs, |fs| fs.remove_xattr(file, b"user.large")).unwrap();
+    let size = volume.fs.get_attributes(file).unwrap().size;
+    let hole = |start, length| {
+        changing(&*volume.fs, |fs| fs.allocate(file, AllocateMode::PunchHole, start, length, false))
+    };
+    // Its end is filled up with zeros, which could take space.
+    assert_eq!(hole(4096, 1), Err(Error::NoSpace));
+    hole(10, (16 << 20) - 10).unwrap();
+    hole(size - 10_000, 1 << 20).unwrap();
+    assert_eq!(volume.read(file, size - 10_001, 2), [7, 0]);
+    // There is space at once.
+    (0..8).for_each(|_| append(&volume, file, 1 << 20).unwrap());
+    volume.assert_clean();
+}
+
+/// Makes the file as long as that, without writing.
+fn allocate(volume: &Volume, file: InodeNumber, size: u64) -> Result<()> {
+    let mode = AllocateMode::Allocate { keep_size: false };
+    changing(&*volume.fs, |fs| fs.allocate(file, mode, 0, size, false))
+}
+
+/// What was deleted is free behind the next checkpoint. An allocation that needed it was refused at once.
+#[test]
+fn an_allocation_waits_for_what_is_about_to_be_free() {
+    let volume = Volume::formatted(&FormatOptions::default());
+    let (kept, removed) = (volume.file(ROOT, "kept"), volume.file(ROOT, "removed"));
+    let quarter = volume.fs.statistics().unwrap().available / 4;
+    while volume.fs.get_attributes(removed).unwrap().size < quarter * 3 {
+        append(&volume, removed, 1 << 20).unwrap();
+    }
+    assert_eq!(allocate(&volume, kept, quarter * 2), Err(Error::NoSpace));
+    changing(&*volume.fs, |fs| fs.unlink(ROOT, b"removed")).unwrap();
+    // The kernel forgets it behind the answer to the unlink, when somebody waits for that already.
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let fs = &volume.fs;
+        scope.spawn(move || {
+            told.recv().unwrap();
+            fs.forget(removed, 1);
+        });
+        let allocated = changing(&*volume.fs, |fs| {
+            let mode = AllocateMode::Allocate { keep_size: false };
+            let allocated = fs.allocate(kept, mode, 0, quarter * 2, false);
+            let _ = tell.send(());
+            allocated
+        });
+        assert_eq!(allocated, Ok(()));
+    });
+    assert_eq!(volume.fs.get_attributes(kept).unwrap().size, quarter * 2);
+}
+
+#[test]
+fn an_allocation_waits_for_the_little_that_is_dead_on_a_volume_with_room() {
+    let volume = Volume::formatted(&FormatOptions::default());
+    let kept = volume.file(ROOT, "kept");
+    let make = |n| {
+        let file = volume.file(ROOT, &format!("f{n}"));
+        append(&volume, file, 64 << 10).unwrap();
+        file
+    };
+    let files: Vec<InodeNumber> = (0..200).map(make).collect();
+    volume.fs.engine().checkpoint().unwrap();
+    let available = volume.fs.statistics().unwrap().available;
+    assert_eq!(allocate(&volume, kept, available + (4 << 20)), Err(Error::NoSpace));
+    // No node is empty then.
+    for (n, file) in files.iter().enumerate().step_by(2) {
+        let name = format!("f{n}");
+        changing(&*volume.fs, |fs| fs.unlink(ROOT, name.as_bytes())).unwrap();
+        volume.fs.forget(*file, 1);
+    }
+    allocate(&volume, kept, available + (4 << 20)).unwrap();
+    // What cannot fit in any case is refused without a checkpoint.
+    let before = volume.fs.engine().stats().checkpoints;
+    assert_eq!(allocate(&volume, kept, 1 << 40), Err(Error::NoSpace));
+    assert_eq!(volume.fs.engine().stats().checkpoints, before);
+}

@@ -1,0 +1,22 @@
+//! The file system by what its crate offers. One program, so that it is linked once.
+
+mod acl;
+mod basic;
+mod check;
+mod clones;
+mod common;
+mod damage;
+mod differences;
+mod fixtures;
+mod forgets;
+mod full;
+mod links;
+mod listing;
+mod model;
+mod numbers;
+mod remount;
+mod send;
+mod snapshots;
+mod threads;
+mod usage;
+mod writable_snapshots;

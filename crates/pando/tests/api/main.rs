@@ -1,0 +1,12 @@
+//! The program from outside: its commands, mounts included. One test program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod common;
+mod counting;
+mod mount;
+mod mounted;
+mod round_trip;
+mod transfer;
+mod volumes;

@@ -1,0 +1,177 @@
+//! Making volumes, refusing to, and looking at them as a whole.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use crate::common::Sandbox;
+use bytes::Bytes;
+use pando_device::{Access, FileDevice};
+use pando_format::{IndexPage, Superblock};
+
+#[test]
+fn what_holds_something_is_not_formatted() {
+    let sandbox = Sandbox::new();
+    sandbox.refused(["format", "v.img"], 1, &["v.img is not there", "--size"]);
+    let file = fs::File::create_new(sandbox.path("v.img")).unwrap();
+    file.set_len(256 << 20).unwrap();
+    file.write_all_at(b"XFSB", 0).unwrap();
+    sandbox.refused(["format", "v.img"], 1, &["v.img holds an XFS file system", "--force"]);
+    sandbox.ok(["format", "--force", "v.img"]);
+    sandbox.refused(["format", "v.img"], 1, &["v.img holds a PandoFS volume"]);
+    let mut start = [0; 4];
+    fs::File::open(sandbox.path("v.img")).unwrap().read_exact_at(&mut start, 0).unwrap();
+    assert_eq!(start, [0; 4], "the old signature is gone");
+    fs::write(sandbox.path("letter"), "Dear friend").unwrap();
+    sandbox.refused(["format", "letter"], 1, &["letter is not empty"]);
+    // The ends of it were overwritten before it turned out to be too small.
+    let book = vec![b'x'; 3 << 20];
+    fs::write(sandbox.path("book"), &book).unwrap();
+    sandbox.refused(["format", "--force", "book"], 1, &["book", "a volume needs at least 16 MiB"]);
+    assert!(fs::read(sandbox.path("book")).unwrap() == book);
+    sandbox.refused(["format", "--size", "1G", "v.img"], 1, &["there already"]);
+    sandbox.refused(["format", "."], 1, &["neither a regular file nor a block device"]);
+    sandbox.refused(["format", "--size", "4K", "tiny.img"], 1, &["tiny.img"]);
+    assert!(!sandbox.path("tiny.img").exists(), "nothing is left of a failed format");
+}
+
+#[test]
+fn a_volume_in_use_is_left_alone() {
+    let sandbox = Sandbox::with_volume();
+    let held = FileDevice::open(sandbox.path("v.img"), Access::Exclusive).unwrap();
+    for args in
+        [&["format", "--force", "v.img"][..], &["ls", "v.img:/"], &["mkdir", "v.img:/a"], &["dump", "v.img"]]
+    {
+        sandbox.refused(args, 1, &["v.img is in use"]);
+    }
+    sandbox.refused(["check", "v.img"], 2, &["v.img is in use"]);
+    drop(held);
+    sandbox.ok(["ls", "v.img:/"]);
+}
+
+#[test]
+fn readers_share_a_volume() {
+    let sandbox = Sandbox::with_volume();
+    let _held = FileDevice::open(sandbox.path("v.img"), Access::ReadOnly).unwrap();
+    sandbox.ok(["ls", "v.img:/"]);
+    sandbox.refused(["mkdir", "v.img:/a"], 1, &["v.img is in use"]);
+}
+
+#[test]
+fn what_is_no_volume_is_named() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("junk"), vec![7; 1 << 20]).unwrap();
+    fs::write(sandbox.path("empty"), "").unwrap();
+    for file in ["junk", "empty"] {
+        sandbox.refused(["ls", &format!("{file}:/")], 1, &[file, "no PandoFS volume"]);
+        sandbox.refused(["info", file], 1, &[file, "no PandoFS volume"]);
+        sandbox.refused(["dump", file], 1, &[file, "no PandoFS volume"]);
+        sandbox.refused(["check", file], 2, &[file, "no PandoFS volume"]);
+    }
+    sandbox.refused(["ls", "nothing:/"], 1, &["nothing", "no such file"]);
+    sandbox.refused(["ls", "junk"], 1, &["junk names no place in a volume", "junk:/"]);
+    sandbox.refused(["info", "."], 1, &["directory"]);
+}
+
+#[test]
+fn info_tells_what_format_was_told() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(["format", "--size", "128M", "-L", "grüße", "-c", "lz4", "v.img"]);
+    let info = sandbox.json(["info", "--json", "v.img"]);
+    assert_eq!(info["label"], "grüße");
+    assert_eq!(info["compression"], "lz4");
+    assert_eq!(info["size"], 128 << 20);
+    assert_eq!(info["clean"], true);
+    assert_eq!(info["mountpoint"], serde_json::Value::Null);
+    let id = info["id"].as_str().unwrap().to_owned();
+    assert_eq!(id.len(), 36);
+    let text = sandbox.lines(["info", "v.img"]).join("\n");
+    assert!(text.contains(&id) && text.contains("grüße") && text.contains("128M"), "{text}");
+    let too_long = sandbox.run(["format", "--size", "64M", "-L", &"x".repeat(256), "w.img"]);
+    assert_eq!(too_long.status.code(), Some(2));
+    assert!(!sandbox.path("w.img").exists());
+}
+
+#[test]
+fn dump_shows_every_structure() {
+    let sandbox = Sandbox::with_volume();
+    fs::write(sandbox.path("f"), "a line of text").unwrap();
+    sandbox.ok(["cp", "f", "v.img:/name-of-the-file"]);
+    fs::create_dir(sandbox.path("links")).unwrap();
+    fs::hard_link(sandbox.path("f"), sandbox.path("links/g")).unwrap();
+    fs::hard_link(sandbox.path("f"), sandbox.path("links/h")).unwrap();
+    sandbox.ok(["cp", "-a", "links", "v.img:/"]);
+    let items = sandbox.json(["dump", "--json", "--contents", "v.img"]);
+    let of = |kind: &str| items.as_array().unwrap().iter().filter(|item| item["structure"] == kind).count();
+    assert_eq!(of("superblock"), 2, "{items}");
+    assert!(of("table page") > 0 && of("node") > 0 && of("part") > 0, "{items}");
+    let text = sandbox.lines(["dump", "--nodes", "--contents", "v.img"]).join("\n");
+    assert!(text.contains("name-of-the-file") && text.contains("a line of text"), "{text}");
+    assert!(text.contains("1 links, 14 bytes") && text.contains("2 links, 14 bytes"), "{text}");
+    assert_eq!(text.matches("a link to inode").count(), 2, "{text}");
+}
+
+#[test]
+fn damage_is_found_and_shown() {
+    let sandbox = Sandbox::with_volume();
+    fs::write(sandbox.path("f"), vec![b'x'; 1 << 20]).unwrap();
+    sandbox.ok(["cp", "f", "v.img:/f"]);
+    let nodes = sandbox.json(["dump", "--nodes", "--json", "v.img"]);
+    let file = fs::OpenOptions::new().write(true).open(sandbox.path("v.img")).unwrap();
+    for node in nodes.as_array().unwrap() {
+        let offset = node["offset"].as_u64().unwrap();
+        file.write_all_at(b"rubbish", offset + 100).unwrap();
+    }
+    let output = sandbox.run(["dump", "--nodes", "v.img"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("cannot be read"));
+    let checked = sandbox.run(["check", "v.img"]);
+    assert!(matches!(checked.status.code(), Some(1 | 2)), "{checked:?}");
+}
+
+/// Of index pages whose places all led to one page below, a dump took 128 times as long for each.
+#[test]
+fn a_page_of_the_block_table_is_shown_once() {
+    let sandbox = Sandbox::with_volume();
+    let file = fs::OpenOptions::new().read(true).write(true).open(sandbox.path("v.img")).unwrap();
+    let items = sandbox.json(["dump", "--superblocks", "--json", "v.img"]);
+    let newest = items.as_array().unwrap().iter().max_by_key(|item| item["checkpoint"].as_u64()).unwrap();
+    let offset = newest["offset"].as_u64().unwrap();
+    let mut block = vec![0; 4096];
+    file.read_exact_at(&mut block, offset).unwrap();
+    let mut superblock = Superblock::decode(&Bytes::from(block)).unwrap();
+    let mut index = IndexPage::new(superblock.volume, 1, 0);
+    index.children.fill(superblock.table.page);
+    let page = superblock.table.page.as_mut().unwrap();
+    page.extent.offset = superblock.capacity / 2;
+    page.extent.length = 4096;
+    file.write_all_at(&index.encode(), page.extent.offset).unwrap();
+    superblock.table.levels = 1;
+    file.write_all_at(&superblock.encode(), offset).unwrap();
+    let output = sandbox.run(["dump", "--table", "v.img"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.matches("block table page 0").count(), 1, "{text}");
+    assert_eq!(text.matches("not those of its place").count(), 127, "{text}");
+}
+
+#[test]
+fn manual_pages_and_completions_are_there_for_every_command() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(["man", "pages"]);
+    let help = String::from_utf8(sandbox.ok(["--help"])).unwrap();
+    let commands =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let commands: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.contains(&"format") && commands.contains(&"cp"), "{commands:?}");
+    let scripts: Vec<String> = ["bash", "zsh", "fish"]
+        .iter()
+        .map(|shell| String::from_utf8(sandbox.ok(["completions", shell])).unwrap())
+        .collect();
+    for command in commands.into_iter().filter(|command| *command != "help") {
+        let page = fs::read_to_string(sandbox.path(format!("pages/pando-{command}.8"))).unwrap();
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "\"EXIT STATUS\""] {
+            assert!(page.contains(&format!(".SH {section}")), "{section} in the page of {command}");
+        }
+        assert!(scripts.iter().all(|script| script.contains(command)), "{command}");
+    }
+}
