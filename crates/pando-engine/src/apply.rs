@@ -6,12 +6,15 @@ use bytes::Bytes;
 use pando_format::log_record::RUN_KEYS_LENGTH_MAX;
 use pando_format::operation::Excess;
 use pando_format::{KeyRange, Lsn, Msn, Operation, Pending, Tree};
+use parking_lot::MutexGuard;
 
+use crate::background::WAITS_MAX;
 use crate::batch::Terms;
 use crate::betree::range_clone::Plan;
 use crate::betree::token::Token;
 use crate::checkpoint::Occasion;
 use crate::log::batch::Record;
+use crate::log::redo_log::NotQueued;
 use crate::spinning;
 use crate::volume::Volume;
 use crate::{Batch, Error, Miss, Result};
@@ -76,17 +79,14 @@ impl Volume {
         if operations.iter().map(Operation::run_keys_length).sum::<u64>() > RUN_KEYS_LENGTH_MAX {
             return Err(Error::TooLarge { what: "a batch of operations" });
         }
-        self.admit(bytes as u64, terms)?;
         let record = Record::new(&operations);
         if record.bytes() > self.log.record_bytes_max() {
             return Err(Error::TooLarge { what: "a batch of operations" });
         }
         let lsn = if operations.iter().any(clones) {
-            self.apply_cloning(&operations, record, terms)?
+            self.apply_cloning(&operations, bytes as u64, record, terms)?
         } else {
-            let mut sequencer = self.sequencer_with_room(record.bytes())?;
-            let lsn = Lsn(sequencer.0 + 1);
-            self.log.append(lsn, record)?;
+            let (mut sequencer, lsn) = self.sequence(bytes as u64, record, terms)?;
             *sequencer = lsn;
             // Before the deletes, some of which find what they free above the leaves.
             self.ballast.add(terms.frees);
@@ -102,16 +102,31 @@ impl Volume {
         Ok(lsn)
     }
 
-    /// The sequencer, with room in the log for a record of so many bytes.
-    fn sequencer_with_room(&self, bytes: u64) -> Result<parking_lot::MutexGuard<'_, Lsn>> {
+    /// Appends a record of a change of so many bytes; the sequencer, and what it comes to when the change is made.
+    fn sequence(&self, bytes: u64, mut record: Record, terms: Terms) -> Result<(MutexGuard<'_, Lsn>, Lsn)> {
+        let mut waits = 0;
         loop {
             let sequencer = spinning::lock(&self.sequencer);
-            if self.log.room_for(bytes) {
-                return Ok(sequencer);
+            // In the same hold in which the change comes in: many may have been told at once that there is room in the roots, and none of what the
+            // others were let in for is free any more.
+            let is_threaded = self.options.background == crate::Background::Threads;
+            if is_threaded && !terms.reclaims && waits < WAITS_MAX && self.roots_wait_for_flushes() {
+                drop(sequencer);
+                waits += 1;
+                self.check_writable()?;
+                self.wait_for_roots();
+                continue;
             }
+            self.admit(bytes, terms)?;
+            let lsn = Lsn(sequencer.0 + 1);
+            record = match self.log.append(lsn, record) {
+                Ok(()) => return Ok((sequencer, lsn)),
+                Err(NotQueued::NoRoom(record)) => record,
+                Err(NotQueued::Failed(error)) => return Err(error),
+            };
             drop(sequencer);
             self.check_writable()?;
-            self.wait_for_log_room(bytes)?;
+            self.wait_for_log_room(record.bytes())?;
         }
     }
 
@@ -192,20 +207,18 @@ impl Volume {
 
     /// Applies a batch that moves or clones ranges. [`Error::Miss`] if something it needs is not in memory: a root may be higher than before
     /// then, and nothing else has happened.
-    fn apply_cloning(&self, operations: &[Operation], record: Record, terms: Terms) -> Result<Lsn> {
-        let bytes = record.bytes();
+    fn apply_cloning(
+        &self,
+        operations: &[Operation],
+        bytes: u64,
+        mut record: Record,
+        terms: Terms,
+    ) -> Result<Lsn> {
         let mut large = None;
         loop {
             // Which nodes there are must not change between plan and surgery (TREE-2).
             let tokens = large.is_some().then(|| Tokens::wait(self));
             let mut sequencer = self.sequencer.lock();
-            if !self.log.room_for(bytes) {
-                drop(sequencer);
-                drop(tokens);
-                self.check_writable()?;
-                self.wait_for_log_room(bytes)?;
-                continue;
-            }
             let plans = match large {
                 Some(large) => self.plan(operations, Some(large), &[])?,
                 None => match self.plan_copies(operations, self.blocks_max(terms.reclaims))? {
@@ -217,13 +230,23 @@ impl Volume {
                     }
                 },
             };
-            self.admit(plans.iter().map(Plan::bytes).sum(), terms)?;
+            self.admit(bytes + plans.iter().map(Plan::bytes).sum::<u64>(), terms)?;
             let lsn = Lsn(sequencer.0 + 1);
-            self.log.append(lsn, record)?;
-            *sequencer = lsn;
-            self.ballast.add(terms.frees);
-            self.inject_cloning(operations, plans, lsn);
-            return Ok(lsn);
+            record = match self.log.append(lsn, record) {
+                Ok(()) => {
+                    *sequencer = lsn;
+                    self.ballast.add(terms.frees);
+                    self.inject_cloning(operations, plans, lsn);
+                    return Ok(lsn);
+                }
+                Err(NotQueued::NoRoom(record)) => record,
+                Err(NotQueued::Failed(error)) => return Err(error),
+            };
+            drop(plans);
+            drop(sequencer);
+            drop(tokens);
+            self.check_writable()?;
+            self.wait_for_log_room(record.bytes())?;
         }
     }
 
@@ -321,12 +344,18 @@ impl Volume {
         self.deletes_wait.store(true, Ordering::Release);
     }
 
-    /// SP-1: lets a change through only if the space holds it beside everything that is still to be written. Where a
+    /// SP-1: lets a change through only if the space holds it beside everything that is still to be written, and roots that are longer by it, of
+    /// which each needs a place in few runs; a checkpoint, which shortens them, could not wait for that behind its cut. Where a
     /// checkpoint would release some, the volume is not full: flushes alone can use up what was free a moment ago, and
     /// leave it behind them for the next checkpoint.
     fn admit(&self, bytes: u64, terms: Terms) -> Result<()> {
-        let waits = || self.signals.checkpoint_runs() || self.checkpoint_releases();
-        let fits = || self.allocator.counters().usable >= self.space_needed() + space_for(bytes);
+        let waits =
+            || self.signals.checkpoint_runs() || self.checkpoint_releases() || !self.roots_take(bytes);
+        let fits = || {
+            let counters = self.allocator.counters();
+            counters.usable >= self.space_needed() + space_for(bytes)
+                && (counters.usable >= counters.capacity / 2 || self.roots_take(bytes))
+        };
         if terms.reclaims || fits() {
             return Ok(());
         }
@@ -360,6 +389,22 @@ impl Volume {
     pub(crate) fn space_reserve(&self) -> u64 {
         // At 95 % of the space in use, large nodes still find places of a few extents each.
         4 * self.shape.node_bytes as u64 + self.allocator.counters().capacity / 20
+    }
+
+    /// True if more messages wait in a root than should, and maintenance can do something about it.
+    fn roots_wait_for_flushes(&self) -> bool {
+        self.roots_are_long() && self.has_space_to_flush()
+    }
+
+    /// Waits until a root may have become shorter.
+    fn wait_for_roots(&self) {
+        let rounds = self.signals.rounds();
+        // What it has heard of them may be what they were.
+        Tree::ALL.into_iter().for_each(|tree| self.root(tree).look(&self.damaged));
+        if self.roots_are_long() {
+            self.wake_maintenance();
+            self.wait_for_progress(rounds);
+        }
     }
 
     /// Waits, or helps, until there may be room in the log for a record of so many bytes.

@@ -6,6 +6,7 @@
 //!   is dirty then is written as it was then (NODE-2).
 //! * CP-4 the order is: nodes and block table, flush, superblock, flush, then release and reclaim.
 
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -81,9 +82,13 @@ impl Volume {
             self.shorten_roots()?;
         }
         let mut cut = self.cut();
-        // They may be the longest nodes, so before all others use up the long runs of free space.
-        let roots = [cut.live.metadata.node, cut.live.data.node];
-        cut.dirty.sort_by_key(|node| !roots.contains(&node.id));
+        // The longest nodes before all others use up the long runs of free space: roots, and those that have just taken what waited in one. The rest
+        // as they are, next to each other.
+        let usual = self.shape.node_bytes * 2;
+        cut.dirty.sort_by_cached_key(|node| {
+            let length = node.state.read().write_estimate();
+            Reverse(if length > usual { length } else { 0 })
+        });
         let mut dirty = std::mem::take(&mut cut.dirty).into_iter();
         while self.write_cut_nodes(&mut dirty, &mut cut)? {}
         // Above all nodes of this checkpoint, and with a margin above those that are written until the next.

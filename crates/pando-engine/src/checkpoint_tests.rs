@@ -53,8 +53,8 @@ fn a_long_root_is_flushed_where_free_space_is_in_short_runs() {
     let engine = volume_on(&device);
     fill(&engine, 2000);
     engine.checkpoint().unwrap();
-    fragment(&engine, 0);
     put(&engine, Tree::Data, (0..2000).step_by(10));
+    fragment(&engine, 0);
     assert!(root_bytes(&engine, Tree::Data) > engine.volume().allocator.longest_node_bytes());
     engine.checkpoint().unwrap();
     drop(engine);

@@ -34,6 +34,15 @@ pub(crate) struct RedoLog {
     changed: Condvar,
 }
 
+/// Why a record was not queued.
+#[derive(Debug)]
+pub(crate) enum NotQueued {
+    /// There is no room for it now, and here it is.
+    NoRoom(Record),
+    /// [`Error::ReadOnly`] once a write or flush has failed; [`Error::TooLarge`] if the log could never take it.
+    Failed(Error),
+}
+
 struct State {
     /// The records behind `taken`.
     queue: VecDeque<Record>,
@@ -109,21 +118,25 @@ impl RedoLog {
         })
     }
 
-    /// Queues a record. Cheap: nothing is encoded or copied. The caller holds the sequencer, so that LSNs
-    /// come in order, and has asked [`RedoLog::room_for`] under it.
+    /// Queues a record, if there is room. Cheap: nothing is encoded or copied. The caller holds the sequencer, so that LSNs come in order.
+    ///
+    /// Whether there is room is looked at in the same hold of the lock: what is queued may be taken off at any time, and is a batch of its own then,
+    /// with a header and padding that it might have shared.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] once a write or flush has failed; [`Error::TooLarge`] if the log could never take
-    /// it.
+    /// [`NotQueued`] says which.
     ///
     /// # Panics
     /// If `lsn` does not follow the last one (LOG-2).
-    pub fn append(&self, lsn: Lsn, record: Record) -> Result<()> {
+    pub fn append(&self, lsn: Lsn, record: Record) -> std::result::Result<(), NotQueued> {
         if record.bytes() > self.record_bytes_max() {
-            return Err(Error::TooLarge { what: "a batch of operations" });
+            return Err(NotQueued::Failed(Error::TooLarge { what: "a batch of operations" }));
         }
         let mut state = self.state.lock();
-        state.check()?;
+        state.check().map_err(NotQueued::Failed)?;
+        if self.used_if_queued(&state, record.bytes(), 0) > self.circle.length() {
+            return Err(NotQueued::NoRoom(record));
+        }
         assert_eq!(lsn.0, state.appended.0 + 1, "LOG-2: records come in order");
         state.appended = lsn;
         state.queued_bytes += record.bytes();

@@ -10,11 +10,12 @@ use parking_lot::{Condvar, Mutex};
 
 use pando_format::log_record::Binding;
 
-use super::batch::{Binder, InlineAll, LOG_START, Record};
+use super::batch::{Binder, InlineAll, LOG_START, OVERHEAD_BYTES_MAX, Record};
 use super::late_binding::BOUND_BYTES_MIN;
-use super::redo_log::RedoLog;
+use super::redo_log::{NotQueued, RedoLog};
 use crate::{Error, Lsn, Operation, Tree};
 
+const BLOCK: u64 = 4096;
 const REGION: Region = Region { device: 0, offset: 8192, length: 64 * 4096 };
 
 pub(super) fn put(key: &str, length: usize) -> Record {
@@ -221,15 +222,14 @@ fn a_failed_write_or_flush_poisons_the_log() {
         device.set_fault(Fault::At(device.io_count() + n));
         let mut results = Vec::new();
         for lsn in 1..=2 {
-            results.push(
-                log.append(Lsn(lsn), put("a", 10)).and_then(|()| log.sync_to(Lsn(lsn), &InlineAll)).is_ok(),
-            );
+            let queued = log.append(Lsn(lsn), put("a", 10)).is_ok();
+            results.push(queued && log.sync_to(Lsn(lsn), &InlineAll).is_ok());
         }
         // A write and a flush each: the first sync does I/Os 0 and 1.
         assert_eq!(results, [n >= 2, false], "I/O {n}");
         assert_eq!(device.failed_count(), 1);
         let why = match log.append(Lsn(3), put("a", 10)) {
-            Err(Error::ReadOnly { why }) => why,
+            Err(NotQueued::Failed(Error::ReadOnly { why })) => why,
             other => panic!("I/O {n}: {other:?}"),
         };
         assert!(why.contains("simulated device"), "{why}");
@@ -265,6 +265,25 @@ fn what_there_is_room_for_can_be_written() {
         log.reclaim(position);
         assert_eq!(log.used_bytes(), 0);
     }
+}
+
+/// Who asked first whether there was room, and appended then, had reckoned with one batch for what was queued and its own. If that was taken off in between,
+/// there were two, each with a header and padding of its own, and the last one was written over what a recovery would read, or would have been: the log asserts that it is not.
+#[test]
+fn a_record_whose_batch_has_left_without_it_needs_more_room() {
+    let log = log_on(Arc::new(MemoryDevice::new(REGION.end())));
+    while log.capacity() - log.used_bytes() > 3 * BLOCK {
+        log.append(Lsn(log.appended_lsn().0 + 1), put("k", 10)).expect("there is room");
+        log.write_out(&InlineAll).expect("the device works");
+    }
+    // Two of them and a header fit into three blocks; each alone, with a header, takes two.
+    let record = || put("k", 4000);
+    assert!(record().bytes() + 128 > BLOCK && 2 * record().bytes() + OVERHEAD_BYTES_MAX <= 3 * BLOCK);
+    log.append(Lsn(log.appended_lsn().0 + 1), record()).expect("there is room");
+    assert!(log.room_for(record().bytes()));
+    log.write_out(&InlineAll).expect("the device works");
+    let refused = log.append(Lsn(log.appended_lsn().0 + 1), record());
+    assert!(matches!(refused, Err(NotQueued::NoRoom(_))), "{refused:?}");
 }
 
 /// Always finds the first record alone worth writing now.
@@ -364,6 +383,6 @@ impl Binder for Always<'_> {
 fn a_record_the_log_could_never_take_is_refused() {
     let log = log_on(Arc::new(MemoryDevice::new(REGION.end())));
     let record = put("k", REGION.length as usize);
-    assert_eq!(log.append(Lsn(1), record), Err(Error::TooLarge { what: "a batch of operations" }));
-    assert_eq!(log.append(Lsn(1), put("k", 1)), Ok(()));
+    assert!(matches!(log.append(Lsn(1), record), Err(NotQueued::Failed(Error::TooLarge { .. }))));
+    log.append(Lsn(1), put("k", 1)).expect("there is room");
 }

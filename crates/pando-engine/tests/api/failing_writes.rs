@@ -51,9 +51,14 @@ fn a_failure_that_nobody_hears_of_is_no_panic() {
         drop(reader);
         let mut unheard = Command::new(env::current_exe().unwrap());
         // What a test prints is kept from standard error otherwise.
-        unheard.args(["--exact", "a_failure_that_nobody_hears_of_is_no_panic", "--nocapture"]);
-        let ended = unheard.env(UNHEARD, "1").stdout(Stdio::null()).stderr(writer).status().unwrap();
-        assert!(ended.success(), "{ended}");
+        unheard.args([
+            "--exact",
+            "failing_writes::a_failure_that_nobody_hears_of_is_no_panic",
+            "--nocapture",
+        ]);
+        let ended = unheard.env(UNHEARD, "1").stderr(writer).stdout(Stdio::piped()).output().unwrap();
+        let told = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success() && told.contains("1 passed"), "{}: {told}", ended.status);
         return;
     }
     let device = Arc::new(SimulatedDevice::untraced(64 << 20));

@@ -1,5 +1,7 @@
 //! A volume is full only when no checkpoint would change that (SP-1).
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::common::{assert_sound, formatted, get, manual, open, scan, settle};
 use pando_device::simulated::Random;
 use pando_engine::{Batch, Engine, Error, FormatOptions, Options, Tree};
@@ -9,6 +11,8 @@ const COUNT: u64 = 2500;
 const VALUE_BYTES: usize = 8 << 10;
 /// More than a 64th of the volume.
 const LARGE_BYTES: u64 = 2 << 20;
+/// Of one of many changes at a time.
+const CHANGE_BYTES: u64 = 1 << 20;
 
 fn volume() -> Engine {
     let format = FormatOptions {
@@ -99,6 +103,53 @@ fn a_change_that_no_checkpoint_makes_room_for_does_not_fit() {
     engine.changing(LARGE_BYTES, || engine.apply(large(2))).unwrap();
     assert_eq!(get(&engine, Tree::Data, &key(7)), Some(vec![2; VALUE_BYTES]));
     assert_sound(&engine);
+}
+
+/// Writers, each with a change of so many bytes after the other, until none is let in any more; the volume takes other changes then.
+fn fill_by_many_writers(capacity_mib: u64, change: impl Fn(u64) -> Batch + Sync) {
+    const WRITERS: usize = 32;
+    let options = Options { cache_bytes: 64 << 20, ..Options::default() };
+    let engine = open(&formatted(capacity_mib, &FormatOptions::default()), options);
+    let taken = AtomicU64::new(0);
+    let write = || loop {
+        let batch = change(taken.fetch_add(1, Ordering::Relaxed));
+        if let Err(error) = engine.changing(CHANGE_BYTES, || engine.apply(batch.clone())) {
+            return error;
+        }
+    };
+    let refused: Vec<Error> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS).map(|_| scope.spawn(write)).collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    assert_eq!(refused, vec![Error::NoSpace; WRITERS]);
+    engine.checkpoint().unwrap();
+}
+
+/// Each of many writers was let through by what was free before any of the others had come in, waited for room in the log, and came in
+/// when that had been made: together they took more than there was, and no checkpoint found places any more.
+#[test]
+fn writers_that_come_at_once_do_not_overfill_a_volume() {
+    fill_by_many_writers(256, |number| {
+        let mut batch = Batch::new();
+        let prefix = number.to_be_bytes().to_vec();
+        batch.put_run(Tree::Data, prefix, 0, vec![1; CHANGE_BYTES as usize]);
+        batch
+    });
+}
+
+/// Each had been told that the root has room, when none had come in: messages of so many nodes' worth waited in it, and then in a node below, that these
+/// found no places where free space was in short runs.
+#[test]
+fn writers_that_come_at_once_do_not_make_nodes_too_long_for_a_full_volume() {
+    fill_by_many_writers(128, |number| {
+        let mut batch = Batch::new();
+        for place in 0..CHANGE_BYTES / 1024 {
+            // Behind all edges of the root.
+            let key = format!("{:07} {number:07}", (number * 7919 + place * 104_729) % 1_000_003);
+            batch.put(Tree::Data, key, vec![1; 1000]);
+        }
+        batch
+    });
 }
 
 /// A recovery with a small cache writes the same leaves over and over. Where they lay before, since the recovery began, nothing names any
