@@ -8,13 +8,14 @@ use pando_format::operation::Excess;
 use pando_format::{KeyRange, Lsn, Msn, Operation, Pending, Tree};
 use parking_lot::MutexGuard;
 
-use crate::background::WAITS_MAX;
+use crate::background::{LARGE_BYTES, WAITS_MAX};
 use crate::batch::Terms;
 use crate::betree::range_clone::Plan;
 use crate::betree::token::Token;
 use crate::checkpoint::Occasion;
 use crate::log::batch::Record;
 use crate::log::redo_log::NotQueued;
+use crate::space::allocator::SpaceCounters;
 use crate::spinning;
 use crate::volume::Volume;
 use crate::{Batch, Error, Miss, Result};
@@ -109,8 +110,7 @@ impl Volume {
             let sequencer = spinning::lock(&self.sequencer);
             // In the same hold in which the change comes in: many may have been told at once that there is room in the roots, and none of what the
             // others were let in for is free any more.
-            let is_threaded = self.options.background == crate::Background::Threads;
-            if is_threaded && !terms.reclaims && waits < WAITS_MAX && self.roots_wait_for_flushes() {
+            if !terms.reclaims && waits < WAITS_MAX && self.roots_wait_for_flushes(bytes) {
                 drop(sequencer);
                 waits += 1;
                 self.check_writable()?;
@@ -354,7 +354,7 @@ impl Volume {
         let fits = || {
             let counters = self.allocator.counters();
             counters.usable >= self.space_needed() + space_for(bytes)
-                && (counters.usable >= counters.capacity / 2 || self.roots_take(bytes))
+                && (!is_short(counters) || self.roots_take(bytes))
         };
         if terms.reclaims || fits() {
             return Ok(());
@@ -391,9 +391,13 @@ impl Volume {
         4 * self.shape.node_bytes as u64 + self.allocator.counters().capacity / 20
     }
 
-    /// True if more messages wait in a root than should, and maintenance can do something about it.
-    fn roots_wait_for_flushes(&self) -> bool {
-        self.roots_are_long() && self.has_space_to_flush()
+    /// True if a change of so many bytes had better wait since more messages wait in a root than should, and threads can do something about it.
+    /// Small ones do not make roots much longer, and matter only where space is short.
+    fn roots_wait_for_flushes(&self, bytes: u64) -> bool {
+        self.options.background == crate::Background::Threads
+            && (bytes >= LARGE_BYTES || is_short(self.allocator.counters()))
+            && self.roots_are_long()
+            && self.has_space_to_flush()
     }
 
     /// Waits until a root may have become shorter.
@@ -425,6 +429,11 @@ impl Volume {
             }
         }
     }
+}
+
+/// True if there may be so little space that long nodes do not find places.
+fn is_short(counters: SpaceCounters) -> bool {
+    counters.usable < counters.capacity / 2
 }
 
 /// Bytes of the device that a change of so many bytes may take.

@@ -33,7 +33,7 @@ const LOG_WAITING_BYTES_MAX: u64 = 128 << 20;
 
 /// Changes from so many bytes on leave the last node's worth of messages in a root, and the last eighth of the log that
 /// changes may fill and fifth of what may wait for it, to those below it: a small change does not wait because a stream has filled the root.
-const LARGE_BYTES: u64 = 64 << 10;
+pub(crate) const LARGE_BYTES: u64 = 64 << 10;
 
 /// So many nodes' worth of messages may wait in a root. A node has a few extents only, so a root must not grow much longer than a node.
 const ROOT_NODES_MAX: usize = 4;

@@ -149,11 +149,14 @@ pub(crate) fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock>
 }
 
 fn wipe(device: &dyn Device, superblock: &Superblock) -> Result<()> {
-    // With them the first batch of an old log, in case the volume is given the same id again.
-    for offset in superblock_offsets(superblock.capacity).into_iter().chain([superblock.log.offset]) {
+    let zero = |offset| {
         let pieces = vec![Buffer::zeroed(SUPERBLOCK_LENGTH).freeze()];
-        device.write(&[pando_device::WriteRequest { offset, pieces }])?;
-    }
+        device.write(&[pando_device::WriteRequest { offset, pieces }])
+    };
+    superblock_offsets(superblock.capacity).into_iter().try_for_each(zero)?;
+    // Behind them the first batch of an old log, in case the volume is given the same id again: an old volume is there with its log, or not at all.
+    device.flush()?;
+    zero(superblock.log.offset)?;
     Ok(device.flush()?)
 }
 

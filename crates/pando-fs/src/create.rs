@@ -84,6 +84,7 @@ impl FileSystem {
 
     /// `O_TMPFILE`: an orphan from the start.
     pub(crate) fn create_temporary(&self, caller: &Caller, parent: InodeNumber, mode: u32) -> Result<Entry> {
+        let _epoch = self.for_change()?;
         let directory = self.writable_inode(parent)?;
         if !directory.is_directory() {
             return Err(Error::NotADirectory);

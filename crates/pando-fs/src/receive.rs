@@ -82,7 +82,7 @@ impl FileSystem {
         let root = root.ok_or(TransferError::Refused("no root directory"))?;
         let number = changing(self, |fs| fs.numbers.allocate(&fs.store))?;
         let begun = changing(self, |fs| {
-            let _epoch = fs.namespace.read();
+            let _epoch = fs.for_change()?;
             let prefix = key::snapshot_prefix(number);
             let mut batch = Batch::new();
             batch.put(Tree::Metadata, key::receiving_key(number), vec![1]);
@@ -146,7 +146,7 @@ impl FileSystem {
         }
         for moves in in_batches(moves) {
             changing(self, |fs| {
-                let _epoch = fs.namespace.read();
+                let _epoch = fs.for_change()?;
                 let base = fs.base_prefix(base)?;
                 let mut batch = Batch::new();
                 for Move { what, from, to } in moves {
@@ -179,7 +179,7 @@ impl FileSystem {
     /// Gives a snapshot that has been received its root directory and its name.
     fn end_receiving(&self, begin: &Begin, root: &Record, snapshot: &Snapshot) -> Result<()> {
         changing(self, |fs| {
-            let _epoch = fs.namespace.write();
+            let _epoch = fs.for_change_alone()?;
             let name_key = key::snapshot_name_key(&snapshot.name);
             if fs.store.get(Tree::Metadata, &name_key)?.is_some() {
                 return Err(Error::Exists);
@@ -334,7 +334,11 @@ impl Batches<'_> {
         self.end_run();
         let bytes = std::mem::take(&mut self.bytes);
         let batch = std::mem::take(&mut self.batch);
-        changing_bytes(self.fs, bytes as u64, |fs| fs.store.apply(batch.clone()))
+        changing_bytes(self.fs, bytes as u64, |fs| {
+            // A stream may go on for hours: from when changes are refused it has no more.
+            let _epoch = fs.for_change()?;
+            fs.store.apply(batch.clone())
+        })
     }
 }
 

@@ -262,6 +262,36 @@ fn what_cannot_be_received_changes_nothing() {
     assert!(matches!(receive(&closed.fs, &changes), Err(TransferError::Volume(Error::ReadOnly))));
 }
 
+/// A volume that was made read-only went on to change as long as the stream lasted, and had a snapshot more in the end.
+#[test]
+fn nothing_is_received_from_when_changes_are_refused() {
+    struct Refusing<'a>(&'a [u8], &'a FileSystem, usize);
+    impl std::io::Read for Refusing<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let length = buffer.len().min(self.2);
+            if length == 0 {
+                self.1.refuse_changes(true);
+                return self.0.read(buffer);
+            }
+            self.2 -= length;
+            self.0.read(&mut buffer[..length])
+        }
+    }
+    let volume = filled();
+    take(&volume.fs, "one");
+    let stream = send(&volume.fs, "one", None);
+    // Before the first change, among them, and before the end.
+    for before in [stream.len() / 100, stream.len() / 2, stream.len() - 1] {
+        let other = Volume::new();
+        let received = other.fs.receive_snapshot(&mut Refusing(&stream, &other.fs, before), None);
+        assert!(matches!(received, Err(TransferError::Volume(Error::ReadOnly))), "{before}: {received:?}");
+        other.fs.refuse_changes(false);
+        assert_eq!(names(&other.fs), Vec::<Bytes>::new());
+        assert_nothing_is_left(&other.fs);
+        receive(&other.fs, &stream).unwrap();
+    }
+}
+
 #[test]
 fn a_snapshot_that_is_deleted_meanwhile_is_not_sent() {
     struct Deleting<'a>(&'a FileSystem, usize);

@@ -8,7 +8,8 @@ use pando_device::MemoryDevice;
 use pando_engine::{Background, FormatOptions, Options};
 use pando_fs::clock::{Clock, SystemClock};
 use pando_fs::operations::{
-    Caller, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, WriteMode, waiting,
+    Caller, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, WriteMode, changing,
+    waiting,
 };
 use pando_fs::{FileSystem, InodeNumber, Result};
 
@@ -97,14 +98,14 @@ impl Volume {
     }
 
     pub fn file(&self, parent: InodeNumber, name: &str) -> InodeNumber {
-        let made = waiting(&*self.fs, |fs| {
+        let made = changing(&*self.fs, |fs| {
             fs.make_node(&self.caller, parent, name.as_bytes(), FileType::Regular, 0o644, 0)
         });
         made.unwrap().attributes.inode
     }
 
     pub fn directory(&self, parent: InodeNumber, name: &str) -> InodeNumber {
-        let made = waiting(&*self.fs, |fs| fs.make_directory(&self.caller, parent, name.as_bytes(), 0o755));
+        let made = changing(&*self.fs, |fs| fs.make_directory(&self.caller, parent, name.as_bytes(), 0o755));
         made.unwrap().attributes.inode
     }
 
