@@ -8,17 +8,18 @@ use pando_format::operation::Excess;
 use pando_format::{KeyRange, Lsn, Msn, Operation, Pending, Tree};
 use parking_lot::MutexGuard;
 
-use crate::background::{LARGE_BYTES, WAITS_MAX};
 use crate::batch::Terms;
 use crate::betree::range_clone::Plan;
 use crate::betree::token::Token;
 use crate::checkpoint::Occasion;
 use crate::log::batch::Record;
 use crate::log::redo_log::NotQueued;
-use crate::space::allocator::SpaceCounters;
 use crate::spinning;
 use crate::volume::Volume;
 use crate::{Batch, Error, Miss, Result};
+
+/// How often a change waits for flushes, with the locks of its caller held.
+const ROOT_WAITS_MAX: u32 = 5;
 
 /// True for the operations that take the way of [`Volume::inject_cloning`].
 fn clones(operation: &Operation) -> bool {
@@ -108,13 +109,14 @@ impl Volume {
         let mut waits = 0;
         loop {
             let sequencer = spinning::lock(&self.sequencer);
-            // In the same hold in which the change comes in: many may have been told at once that there is room in the roots, and none of what the
-            // others were let in for is free any more.
-            if !terms.reclaims && waits < WAITS_MAX && self.roots_wait_for_flushes(bytes) {
+            // In the same hold in which the change comes in: what others are let in for is not free any more, and many may have been told at once that there is
+            // room in the roots. A flush is sooner done than the checkpoint for which the caller would wait.
+            let may_wait = self.options.background == crate::Background::Threads && waits < ROOT_WAITS_MAX;
+            if may_wait && !terms.reclaims && self.roots_are_too_long(bytes) && self.has_space_to_flush() {
                 drop(sequencer);
                 waits += 1;
                 self.check_writable()?;
-                self.wait_for_roots();
+                self.wait_for_roots(bytes);
                 continue;
             }
             self.admit(bytes, terms)?;
@@ -344,18 +346,13 @@ impl Volume {
         self.deletes_wait.store(true, Ordering::Release);
     }
 
-    /// SP-1: lets a change through only if the space holds it beside everything that is still to be written, and roots that are longer by it, of
-    /// which each needs a place in few runs; a checkpoint, which shortens them, could not wait for that behind its cut. Where a
+    /// SP-1: lets a change through only if the space holds it beside everything that is still to be written, and the roots with it. Where a
     /// checkpoint would release some, the volume is not full: flushes alone can use up what was free a moment ago, and
-    /// leave it behind them for the next checkpoint.
+    /// leave it behind them for the next checkpoint, which shortens roots, too.
     fn admit(&self, bytes: u64, terms: Terms) -> Result<()> {
-        let waits =
-            || self.signals.checkpoint_runs() || self.checkpoint_releases() || !self.roots_take(bytes);
-        let fits = || {
-            let counters = self.allocator.counters();
-            counters.usable >= self.space_needed() + space_for(bytes)
-                && (!is_short(counters) || self.roots_take(bytes))
-        };
+        let has_space = || self.allocator.counters().usable >= self.space_needed() + space_for(bytes);
+        let fits = || has_space() && !self.roots_are_too_long(bytes);
+        let waits = || self.signals.checkpoint_runs() || self.checkpoint_releases() || has_space();
         if terms.reclaims || fits() {
             return Ok(());
         }
@@ -375,6 +372,13 @@ impl Volume {
         Err(Error::NoSpace)
     }
 
+    /// True if a root holds more than a flush leaves in it, and free space is in such short runs that it may find no place with a change of so many
+    /// bytes in it, nor the node below that takes what waits. It can be made shorter.
+    fn roots_are_too_long(&self, bytes: u64) -> bool {
+        let counters = self.allocator.counters();
+        counters.usable < counters.capacity / 2 && !self.roots_take(bytes)
+    }
+
     /// Bytes that must stay free: what is to be written, and a reserve for what reclaiming space needs itself.
     pub(crate) fn space_needed(&self) -> u64 {
         self.space_to_be_written() + self.space_reserve()
@@ -391,21 +395,12 @@ impl Volume {
         4 * self.shape.node_bytes as u64 + self.allocator.counters().capacity / 20
     }
 
-    /// True if a change of so many bytes had better wait since more messages wait in a root than should, and threads can do something about it.
-    /// Small ones do not make roots much longer, and matter only where space is short.
-    fn roots_wait_for_flushes(&self, bytes: u64) -> bool {
-        self.options.background == crate::Background::Threads
-            && (bytes >= LARGE_BYTES || is_short(self.allocator.counters()))
-            && self.roots_are_long()
-            && self.has_space_to_flush()
-    }
-
     /// Waits until a root may have become shorter.
-    fn wait_for_roots(&self) {
+    fn wait_for_roots(&self, bytes: u64) {
         let rounds = self.signals.rounds();
         // What it has heard of them may be what they were.
         Tree::ALL.into_iter().for_each(|tree| self.root(tree).look(&self.damaged));
-        if self.roots_are_long() {
+        if self.roots_are_too_long(bytes) {
             self.wake_maintenance();
             self.wait_for_progress(rounds);
         }
@@ -429,11 +424,6 @@ impl Volume {
             }
         }
     }
-}
-
-/// True if there may be so little space that long nodes do not find places.
-fn is_short(counters: SpaceCounters) -> bool {
-    counters.usable < counters.capacity / 2
 }
 
 /// Bytes of the device that a change of so many bytes may take.

@@ -27,16 +27,16 @@ const TIDYING_GATHERS: Duration = Duration::from_millis(10);
 
 /// How often a change waits for room before it goes on without: background work that cannot make any, on a full volume
 /// say, must not hold up what could.
-pub(crate) const WAITS_MAX: u32 = 100;
+const WAITS_MAX: u32 = 100;
 /// Bytes that may wait for the log, at most: about a second's worth of a hard disk.
 const LOG_WAITING_BYTES_MAX: u64 = 128 << 20;
 
 /// Changes from so many bytes on leave the last node's worth of messages in a root, and the last eighth of the log that
 /// changes may fill and fifth of what may wait for it, to those below it: a small change does not wait because a stream has filled the root.
-pub(crate) const LARGE_BYTES: u64 = 64 << 10;
+const LARGE_BYTES: u64 = 64 << 10;
 
 /// So many nodes' worth of messages may wait in a root. A node has a few extents only, so a root must not grow much longer than a node.
-const ROOT_NODES_MAX: usize = 4;
+pub(crate) const ROOT_NODES_MAX: usize = 4;
 
 /// What waits in a root for maintenance.
 struct RootLoad {
@@ -258,12 +258,6 @@ impl Volume {
                     && load.edges <= self.shape.fanout * 2
                     && load.wounds < HEALING_DUE * 2
             })
-    }
-
-    /// True if more messages wait in a root than should, as far as can be told without waiting.
-    pub(crate) fn roots_are_long(&self) -> bool {
-        let most = ROOT_NODES_MAX * self.shape.node_bytes;
-        Tree::ALL.into_iter().any(|tree| self.root(tree).load(&self.damaged).0 > most)
     }
 
     /// Asks for a checkpoint soon.

@@ -86,7 +86,9 @@ impl Volume {
         // as they are, next to each other.
         let usual = self.shape.node_bytes * 2;
         cut.dirty.sort_by_cached_key(|node| {
-            let length = node.state.read().write_estimate();
+            let state = node.state.read();
+            // As it was at the cut, not as what has gone on since has left it.
+            let length = if state.frozen.is_some() { state.counted_image } else { state.write_estimate() };
             Reverse(if length > usual { length } else { 0 })
         });
         let mut dirty = std::mem::take(&mut cut.dirty).into_iter();

@@ -46,7 +46,7 @@ impl Engine {
     /// Applies a batch as one record. Visible to queries when it returns, durable with the next sync.
     ///
     /// Conflicting batches (same keys) must be kept apart by the caller; others may run at the same time. May wait
-    /// for log space, never with a lock of its own held; call [`Engine::make_room`] before taking locks.
+    /// for log space, or for flushes where space is short, never with a lock of its own held; call [`Engine::make_room`] before taking locks.
     ///
     /// # Errors
     /// [`crate::Error::Busy`] if there is no space before the next checkpoint, [`crate::Error::NoSpace`] if the volume is full, [`crate::Error::TooLarge`], [`crate::Error::ReadOnly`]. Nothing has changed then.

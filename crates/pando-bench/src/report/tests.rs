@@ -104,7 +104,6 @@ fn the_table_names_rows_that_failed() {
     assert!(table.contains("10.0"), "{table}");
 }
 
-/// One round of several would do for a value.
 #[test]
 fn a_row_with_goals_of_its_own_misses_them_when_it_fails() {
     let mut results = results(&[("aging-git", "pandofs", &[1.0]), ("aging-git", "ext4", &[1.0])]);
@@ -113,6 +112,7 @@ fn a_row_with_goals_of_its_own_misses_them_when_it_fails() {
     assert!(goals::render(&results).contains("missed   aging-git without a failure: it broke"));
 }
 
+/// One round of several would do for a value.
 #[test]
 fn a_row_that_failed_in_a_round_reaches_nothing() {
     let mut results = results(&[

@@ -17,6 +17,7 @@ use super::part::Part;
 use super::token::PAUSES_MAX;
 use super::tree::{TreeRoot, root_above};
 use crate::apply::space_for;
+use crate::background::ROOT_NODES_MAX;
 use crate::volume::Volume;
 use crate::{Error, Miss, Result};
 
@@ -150,14 +151,19 @@ impl Volume {
         (roots + self.shape.node_bytes) as u64 <= self.allocator.longest_node_bytes()
     }
 
-    /// True if they hold the roots also with a change of so many bytes in them, as far as can be told without waiting.
+    /// True if they hold the roots also with a change of so many bytes in them, as far as can be told without waiting, or these are as short as flushes
+    /// make them: then a node's worth more finds a place in any eight runs that are usable.
     pub(crate) fn roots_take(&self, bytes: u64) -> bool {
-        let waiting = |tree| self.root(tree).load(&self.damaged).0;
+        let waiting = Tree::ALL.map(|tree| self.root(tree).load(&self.damaged).0);
+        let longest = waiting.into_iter().max().unwrap_or(0);
+        if longest <= self.shape.node_bytes {
+            return true;
+        }
         // All that waits behind an edge goes down together, to a node in which two nodes' worth may wait already, and which needs a place, too. Beside
         // messages there are pivots, edges and the ends of parts, and deletes are not asked.
-        let margin = self.shape.node_bytes * 5 / 2;
-        let roots = Tree::ALL.map(waiting).iter().sum::<usize>() + margin;
-        !self.roots_are_long() && roots as u64 + space_for(bytes) <= self.allocator.longest_node_bytes()
+        let roots = waiting.iter().sum::<usize>() + self.shape.node_bytes * 5 / 2;
+        longest <= ROOT_NODES_MAX * self.shape.node_bytes
+            && roots as u64 + space_for(bytes) <= self.allocator.longest_node_bytes()
     }
 
     /// Goes on where a clone came before a flush: with the first node in memory in which more messages wait than should. False if
