@@ -312,6 +312,28 @@ mod tests {
         assert_eq!(left(seconds(300), 4, 4), Some(seconds(0)));
     }
 
+    /// The copy of an aged tree came to another device than the tree, and what is no checkpoint was timed as one.
+    #[test]
+    fn rows_are_for_file_systems_that_have_what_they_need() {
+        let rows_of = |arguments: &str, file_system: &FileSystem| {
+            let rows = "pando-bench --full --rows aging-git,settle-tree,rename-tree,scale-random";
+            let options = Options::parse_from(rows.split(' ').chain(arguments.split_whitespace()));
+            let turns = turns(&options, std::slice::from_ref(file_system), &Journal::default());
+            let mut rows: Vec<_> =
+                turns.iter().flat_map(|turn| turn.rows.iter().map(|row| row.name)).collect();
+            rows.retain(|row| !row.ends_with("-full") && !row.ends_with("-nogc") && !row.ends_with("-aged"));
+            rows.sort_unstable();
+            rows
+        };
+        let known = FileSystem { checkpoint: "true".to_owned(), ..FileSystem::directory() };
+        assert_eq!(rows_of("", &known), ["aging-git", "rename-tree", "scale-random", "settle-tree"]);
+        assert_eq!(
+            rows_of("--device /dev/null --erase-device", &known),
+            ["rename-tree", "scale-random", "settle-tree"]
+        );
+        assert_eq!(rows_of("", &FileSystem::directory()), ["aging-git", "rename-tree", "scale-random"]);
+    }
+
     /// Runs rows in a directory, where all fail: the program that is tested has no processes for them. What became of each.
     fn outcomes(directory: &std::path::Path, file_systems: &[FileSystem]) -> Vec<(String, String, Outcome)> {
         let on = directory.display().to_string();

@@ -21,6 +21,16 @@ use crate::{Batch, Error, Miss, Result};
 /// How often a change waits for flushes, with the locks of its caller held.
 const ROOT_WAITS_MAX: u32 = 5;
 
+/// What keeps a change out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lack {
+    /// Space for it.
+    Space,
+    /// A root holds more than a flush leaves in it, and free space is in such short runs that it may find no place with the change in it, nor the node below that
+    /// takes what waits. It can be made shorter.
+    Places,
+}
+
 /// True for the operations that take the way of [`Volume::inject_cloning`].
 fn clones(operation: &Operation) -> bool {
     range_of(operation).is_some()
@@ -110,16 +120,20 @@ impl Volume {
         loop {
             let sequencer = spinning::lock(&self.sequencer);
             // In the same hold in which the change comes in: what others are let in for is not free any more, and many may have been told at once that there is
-            // room in the roots. A flush is sooner done than the checkpoint for which the caller would wait.
+            // room in the roots.
+            let lack = self.lack(bytes, terms);
+            // A flush is sooner done than the checkpoint for which the caller would wait.
             let may_wait = self.options.background == crate::Background::Threads && waits < ROOT_WAITS_MAX;
-            if may_wait && !terms.reclaims && self.roots_are_too_long(bytes) && self.has_space_to_flush() {
+            if lack == Some(Lack::Places) && may_wait && self.has_space_to_flush() {
                 drop(sequencer);
                 waits += 1;
                 self.check_writable()?;
-                self.wait_for_roots(bytes);
+                self.wait_for_roots(bytes, terms);
                 continue;
             }
-            self.admit(bytes, terms)?;
+            if lack.is_some() {
+                self.refuse(bytes, terms)?;
+            }
             let lsn = Lsn(sequencer.0 + 1);
             record = match self.log.append(lsn, record) {
                 Ok(()) => return Ok((sequencer, lsn)),
@@ -232,7 +246,10 @@ impl Volume {
                     }
                 },
             };
-            self.admit(bytes + plans.iter().map(Plan::bytes).sum::<u64>(), terms)?;
+            let bytes = bytes + plans.iter().map(Plan::bytes).sum::<u64>();
+            if self.lack(bytes, terms).is_some() {
+                self.refuse(bytes, terms)?;
+            }
             let lsn = Lsn(sequencer.0 + 1);
             record = match self.log.append(lsn, record) {
                 Ok(()) => {
@@ -346,37 +363,40 @@ impl Volume {
         self.deletes_wait.store(true, Ordering::Release);
     }
 
-    /// SP-1: lets a change through only if the space holds it beside everything that is still to be written, and the roots with it. Where a
-    /// checkpoint would release some, the volume is not full: flushes alone can use up what was free a moment ago, and
-    /// leave it behind them for the next checkpoint, which shortens roots, too.
-    fn admit(&self, bytes: u64, terms: Terms) -> Result<()> {
-        let has_space = || self.allocator.counters().usable >= self.space_needed() + space_for(bytes);
-        let fits = || has_space() && !self.roots_are_too_long(bytes);
-        let waits = || self.signals.checkpoint_runs() || self.checkpoint_releases() || has_space();
-        if terms.reclaims || fits() {
-            return Ok(());
+    /// SP-1: what keeps a change out. The space must hold it beside everything that is still to be written, and the roots with it. What frees
+    /// space comes in without being asked for it.
+    fn lack(&self, bytes: u64, terms: Terms) -> Option<Lack> {
+        if terms.reclaims {
+            return None;
         }
+        let counters = self.allocator.counters();
+        if counters.usable < self.space_needed() + space_for(bytes) {
+            return Some(Lack::Space);
+        }
+        let is_short = counters.usable < counters.capacity / 2;
+        (is_short && !self.roots_take(bytes)).then_some(Lack::Places)
+    }
+
+    /// The answer to a change that lacks something; it may have come by now. Where a
+    /// checkpoint would release some space, the volume is not full: flushes alone can use up what was free a moment ago, and
+    /// leave it behind them for the next checkpoint, which shortens roots, too.
+    fn refuse(&self, bytes: u64, terms: Terms) -> Result<()> {
         if terms.copies_only {
             // It may as well be left: nobody is to wait for its sake.
             return Err(Error::NoSpace);
         }
+        let waits = || self.signals.checkpoint_runs() || self.checkpoint_releases();
         // Looked at on both sides of a count: a checkpoint may end in between, or a flush.
         let waited = waits();
-        if fits() {
+        let lack = self.lack(bytes, terms);
+        if lack.is_none() {
             return Ok(());
         }
-        if waited || waits() {
+        if waited || lack == Some(Lack::Places) || waits() {
             self.signals.await_checkpoint();
             return Err(Error::Busy);
         }
         Err(Error::NoSpace)
-    }
-
-    /// True if a root holds more than a flush leaves in it, and free space is in such short runs that it may find no place with a change of so many
-    /// bytes in it, nor the node below that takes what waits. It can be made shorter.
-    fn roots_are_too_long(&self, bytes: u64) -> bool {
-        let counters = self.allocator.counters();
-        counters.usable < counters.capacity / 2 && !self.roots_take(bytes)
     }
 
     /// Bytes that must stay free: what is to be written, and a reserve for what reclaiming space needs itself.
@@ -396,11 +416,11 @@ impl Volume {
     }
 
     /// Waits until a root may have become shorter.
-    fn wait_for_roots(&self, bytes: u64) {
+    fn wait_for_roots(&self, bytes: u64, terms: Terms) {
         let rounds = self.signals.rounds();
         // What it has heard of them may be what they were.
         Tree::ALL.into_iter().for_each(|tree| self.root(tree).look(&self.damaged));
-        if self.roots_are_too_long(bytes) {
+        if self.lack(bytes, terms) == Some(Lack::Places) {
             self.wake_maintenance();
             self.wait_for_progress(rounds);
         }

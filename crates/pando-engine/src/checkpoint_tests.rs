@@ -7,7 +7,7 @@ use pando_device::MemoryDevice;
 use pando_format::Tree;
 
 use crate::small_volume::{Busy, assert_sound, fill, manual, volume_on};
-use crate::{Batch, Engine};
+use crate::{Batch, Engine, Error};
 
 /// The superblock said that generations of its own nodes were never used, and the volume could not be opened.
 #[test]
@@ -59,6 +59,28 @@ fn a_long_root_is_flushed_where_free_space_is_in_short_runs() {
     engine.checkpoint().unwrap();
     drop(engine);
     assert_sound(&Engine::open(device, manual()).unwrap());
+}
+
+/// Between the flush before a checkpoint and its cut changes made a root longer than all places for it.
+#[test]
+fn a_root_that_would_find_no_place_takes_no_more_until_a_checkpoint() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let engine = volume_on(&device);
+    fill(&engine, 2000);
+    engine.checkpoint().unwrap();
+    // What an earlier opening may have left. Without it a checkpoint would release next to nothing.
+    engine.volume().dead_bytes.store(0, Ordering::Relaxed);
+    put(&engine, Tree::Data, (0..2000).step_by(20));
+    fragment(&engine, 0);
+    let change = || {
+        let mut batch = Batch::new();
+        batch.put(Tree::Data, 7u32.to_be_bytes().to_vec(), vec![1; 1024]);
+        engine.apply(batch)
+    };
+    assert_eq!(change(), Err(Error::Busy));
+    engine.checkpoint().unwrap();
+    change().unwrap();
+    assert_sound(&engine);
 }
 
 /// Leaves that had changed before it used up the only run of free space in which a long root found a place.

@@ -132,9 +132,8 @@ impl FileSystem {
         let found = self.search_on(path, names, search_now);
         // What is missing in memory, now or in a moment, is fetched, and the call made again.
         match &found {
-            // One that was not found may come to be.
-            Ok(Some(name)) if !name.is_empty() => names.places().remember(cookie, name),
-            Ok(_) => {}
+            Ok(Some(name)) => names.places().remember(cookie, name),
+            Ok(None) => {}
             Err(_) => names.places().search_later(search.take()),
         }
         found

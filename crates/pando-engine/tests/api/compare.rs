@@ -1,8 +1,9 @@
 //! What a comparison reads, and what it says of sides that change between two pieces.
 
-use crate::common::{assert_sound, formatted, manual, open, put, settle};
 use bytes::Bytes;
 use pando_engine::{Batch, Difference, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+
+use crate::common::{assert_sound, formatted, manual, open, put, settle};
 
 const TREE: Tree = Tree::Data;
 const KEYS: u32 = 40_000;

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::common::{formatted, manual, put, settle, small_nodes};
 use bytes::Bytes;
 use pando_device::MemoryDevice;
 use pando_engine::{Batch, Engine, Error, Tree, read_superblock};
 use pando_format::block_table::ENTRIES_PER_PAGE;
 use pando_format::superblock::{SUPERBLOCK_LENGTH, superblock_offsets};
 use pando_format::{BlockEntry, NodeId, Superblock, TablePage, stored_checksum};
+
+use crate::common::{formatted, manual, put, settle, small_nodes};
 
 /// A closed volume with a tree of several nodes after a change of its superblock and of its block table, which is one page.
 fn crafted(change: fn(&mut Superblock, &mut TablePage)) -> Arc<MemoryDevice> {

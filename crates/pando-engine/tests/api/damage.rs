@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::common::{formatted, manual, open, put, settle, small_nodes};
 use pando_device::MemoryDevice;
 use pando_engine::{Engine, Error, Options, Tree};
+
+use crate::common::{formatted, manual, open, put, settle, small_nodes};
 
 const KEYS: u32 = 2000;
 

@@ -4,9 +4,10 @@ use std::env;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use crate::common::{get, manual, put, settle, small_nodes};
 use pando_device::simulated::{Fault, SimulatedDevice};
 use pando_engine::{Engine, Error, Options, Tree};
+
+use crate::common::{get, manual, put, settle, small_nodes};
 
 /// Reads fill the cache, and had to write what is dirty to make room: they were answered with its failure.
 #[test]

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::common::{formatted, get, manual, put, small_nodes};
 use pando_device::{Device, MemoryDevice, WriteRequest};
 use pando_engine::{Engine, Error, Options, Tree, read_superblock};
 use pando_format::Features;
 use pando_format::superblock::superblock_offsets;
+
+use crate::common::{formatted, get, manual, put, small_nodes};
 
 const UNKNOWN: u64 = 1 << 63;
 

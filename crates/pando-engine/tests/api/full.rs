@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::common::{assert_sound, formatted, get, manual, open, scan, settle};
 use pando_device::simulated::Random;
 use pando_engine::{Batch, Engine, Error, FormatOptions, Options, Tree};
+
+use crate::common::{assert_sound, formatted, get, manual, open, scan, settle};
 
 /// Values, half of what the volume holds.
 const COUNT: u64 = 2500;

@@ -1,7 +1,8 @@
 //! What a clone does not show does not stay for its sake.
 
-use crate::common::{assert_sound, formatted, manual, open, put, scan, settle, small_nodes};
 use pando_engine::{Batch, Bound, Engine, FormatOptions, KeyRange, Tree};
+
+use crate::common::{assert_sound, formatted, manual, open, put, scan, settle, small_nodes};
 
 const DIRECTORIES: usize = 20;
 const KEYS: usize = 1100;

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{formatted, manual, open, put};
 use pando_engine::{Batch, FormatOptions, Options, Tree};
+
+use crate::common::{formatted, manual, open, put};
 
 const INTERVAL: Duration = Duration::from_secs(2);
 

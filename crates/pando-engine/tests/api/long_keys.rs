@@ -1,8 +1,9 @@
 //! Names behind prefixes of hundreds of KiB: a range of short names moves there, and nodes are joined around it. What is small
 //! with its prefix lifted may not be so without.
 
-use crate::common::{assert_sound, formatted, manual, open, put, settle, small_nodes};
 use pando_engine::{Batch, Direction, Engine, FormatOptions, KeyRange, ScanLimit, Tree};
+
+use crate::common::{assert_sound, formatted, manual, open, put, settle, small_nodes};
 
 /// Not much less than a key may have.
 const LONG: usize = 200 << 10;

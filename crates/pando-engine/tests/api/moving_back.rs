@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{assert_sound, formatted, manual, open, scan, settle};
 use pando_engine::{Batch, Engine, FormatOptions, Tree};
+
+use crate::common::{assert_sound, formatted, manual, open, scan, settle};
 
 const PLACES: [&[u8]; 2] = [b"here/", b"there/"];
 /// More than a clone carries.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pando_engine::{Engine, FormatOptions, Tree};
+
 use crate::common::counting::Counting;
 use crate::common::{get, manual, put, small_nodes};
-use pando_engine::{Engine, FormatOptions, Tree};
 
 /// A volume with a log of 64 MiB, in which some was written, and whether it was closed; bytes read to open it again.
 fn bytes_read_to_open(closed: bool) -> usize {

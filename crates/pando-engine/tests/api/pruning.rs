@@ -1,7 +1,8 @@
 //! A subtree that is cut off between two checkpoints is gone from both sides: from the node above it and from the block table.
 
-use crate::common::{assert_sound, formatted, get, manual, open, put, settle, small_nodes};
 use pando_engine::{Batch, Bound, KeyRange, Tree};
+
+use crate::common::{assert_sound, formatted, get, manual, open, put, settle, small_nodes};
 
 /// A checkpoint left the root clean; pruning then changed it without saying so, and the next checkpoint wrote a block table
 /// without the nodes that the root on the device still led to.

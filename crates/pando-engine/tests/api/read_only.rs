@@ -1,7 +1,8 @@
 //! A volume opened for reading: the log is replayed in memory, nothing is written, and everything can be read.
 
-use crate::common::{assert_sound, formatted, manual, open, scan};
 use pando_engine::{Batch, Error, FormatOptions, Options, Tree};
+
+use crate::common::{assert_sound, formatted, manual, open, scan};
 
 const RECORDS: usize = 4000;
 

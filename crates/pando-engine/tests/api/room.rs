@@ -1,7 +1,8 @@
 //! Who waits for room, and who does not.
 
-use crate::common::{formatted, manual, open, put, settle};
 use pando_engine::{Batch, Engine, FormatOptions, Options, Tree};
+
+use crate::common::{formatted, manual, open, put, settle};
 
 /// Bytes from which on a change is large.
 const LARGE: u64 = 64 << 10;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pando_engine::{Batch, Engine, FormatOptions, Tree};
+
 use crate::common::counting::Counting;
 use crate::common::{assert_sound, get, manual, put};
-use pando_engine::{Batch, Engine, FormatOptions, Tree};
 
 /// Calls of the device since the last time: writes, flushes, discards.
 fn counts(device: &Counting) -> [usize; 3] {

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use crate::common::{assert_sound, formatted, get, manual, open, settle};
 use pando_engine::{Batch, Compression, Engine, Error, FormatOptions, Options, Result, Tree};
+
+use crate::common::{assert_sound, formatted, get, manual, open, settle};
 
 /// Blocks of a write: no whole number of them fills a leaf.
 const BLOCKS: u64 = 25;

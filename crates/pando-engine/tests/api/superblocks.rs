@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::common::{formatted, get, manual, put, small_nodes};
 use pando_device::MemoryDevice;
 use pando_device::simulated::{Fault, SimulatedDevice};
 use pando_engine::{Engine, Error, Options, Tree, read_superblock};
 use pando_format::Superblock;
 use pando_format::superblock::{SUPERBLOCK_LENGTH, superblock_offsets};
+
+use crate::common::{formatted, get, manual, put, small_nodes};
 
 const MIB: usize = 1 << 20;
 

@@ -1,7 +1,8 @@
 //! What a volume leaves out where it is told to, to measure what it gives: it holds the same without.
 
-use crate::common::{assert_sound, formatted, get, manual, open};
 use pando_engine::{Batch, Engine, FormatOptions, KeyRange, Options, Tree};
+
+use crate::common::{assert_sound, formatted, get, manual, open};
 
 /// Long enough to be left out of the log.
 const RUN_BYTES: usize = 256 << 10;

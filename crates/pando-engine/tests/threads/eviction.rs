@@ -1,7 +1,8 @@
 //! Several threads and the engine's own in a cache that holds almost nothing: what one has just loaded, another evicts.
 
-use crate::common::{assert_sound, formatted, open, scan};
 use pando_engine::{Batch, Bound, Engine, FormatOptions, KeyRange, Options, Tree};
+
+use crate::common::{assert_sound, formatted, open, scan};
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 40_000;
@@ -60,12 +61,7 @@ fn work(engine: &Engine, thread: u32) -> Vec<Option<Vec<u8>>> {
 /// A flush found the buffer gone that it had loaded, evicted for a query of another thread, and stopped the daemon.
 #[test]
 fn flushes_and_queries_share_a_cache_that_is_too_small() {
-    // The engine's own threads have nobody to whom they could pass on a panic.
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        usual(panic);
-        std::process::abort();
-    }));
+    crate::abort_on_panic();
     let format = FormatOptions {
         node_bytes: Some(8 << 10),
         basement_bytes: Some(1 << 10),

@@ -5,3 +5,12 @@
 mod common;
 mod eviction;
 mod moves;
+
+/// Ends the program where any thread panics: the engine's own have nobody to whom they could pass it on.
+fn abort_on_panic() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        std::process::abort();
+    }));
+}

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::common::{assert_sound, formatted, open, put, scan, small_nodes};
 use pando_engine::{Background, Batch, Engine, Options, Tree};
+
+use crate::common::{assert_sound, formatted, open, put, scan, small_nodes};
 
 const PLACES: [&[u8]; 2] = [b"here/", b"there/"];
 const KEYS: u32 = 1500;
@@ -26,12 +27,7 @@ fn other(thread: u32, number: u32) -> Vec<u8> {
 
 #[test]
 fn moves_checkpoints_and_flushes_share_the_tokens() {
-    // The engine's own threads have nobody to whom they could pass on a panic.
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        usual(panic);
-        std::process::abort();
-    }));
+    crate::abort_on_panic();
     let options = Options {
         cache_bytes: 8 << 20,
         background: Background::Threads,

@@ -1,12 +1,13 @@
 //! Bytes that are not what was written: every change is found (FMT-2), and nothing makes a decoder panic (FMT-3).
 
-use crate::common as sample;
 use bytes::Bytes;
 use pando_format::head::reseal;
 use pando_format::superblock::{FANOUT_MIN, LOG_LENGTH_MIN};
 use pando_format::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+use crate::common as sample;
 
 type Decode = fn(&Bytes) -> Result<(), FormatError>;
 

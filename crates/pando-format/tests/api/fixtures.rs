@@ -6,9 +6,10 @@
 
 use std::path::PathBuf;
 
-use crate::common as sample;
 use bytes::Bytes;
 use pando_format::*;
+
+use crate::common as sample;
 
 /// The bytes of a fixture. `encoded` is what this version makes of the same sample.
 fn fixture(name: &str, encoded: &[u8]) -> Bytes {

@@ -1,7 +1,8 @@
 //! `docs/on-disk-format.md` is true: its tables have no gaps, and each field is where it says, in encoded samples.
 
-use crate::common as sample;
 use pando_format::*;
+
+use crate::common as sample;
 
 const DOCUMENT: &str = include_str!("../../../../docs/on-disk-format.md");
 

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::common as sample;
 use bytes::Bytes;
 use pando_format::codec::BLOCK_LENGTH;
 use pando_format::*;
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
+
+use crate::common as sample;
 
 /// Few letters, so that keys share prefixes and bounds meet.
 fn key() -> impl Strategy<Value = Bytes> {

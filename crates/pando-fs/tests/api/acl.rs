@@ -1,9 +1,10 @@
 //! Access control lists beside the permission bits; the examples are those of acl(5).
 
-use crate::common::{Volume, bytes};
 use pando_fs::operations::{Attributes, Caller, FileType, Operations, ROOT, SetAttributes, XattrMode};
 use pando_fs::{Error, InodeNumber, Result};
 use pando_sim::model::acl::{Acl, NOBODY};
+
+use crate::common::{Volume, bytes};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";

@@ -1,11 +1,12 @@
 //! One call after the other, each with what it must do to the tree.
 
-use crate::common::{Volume, bytes};
 use pando_engine::{Background, FormatOptions, Options};
 use pando_fs::operations::{
     AllocateMode, FileType, Operations, ROOT, RenameMode, Seek, SetAttributes, WriteMode, XattrMode, changing,
 };
 use pando_fs::{Error, InodeNumber};
+
+use crate::common::{Volume, bytes};
 
 #[test]
 fn a_file_is_made_written_read_and_removed() {

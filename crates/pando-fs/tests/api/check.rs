@@ -1,10 +1,11 @@
 //! The check of the name space finds what is broken, and says which invariant.
 
-use crate::common::Volume;
 use pando_engine::{Batch, Tree};
 use pando_fs::operations::{FileType, Operations, ROOT};
 use pando_fs::schema::{Record, Redirect, Xattr, XattrValue, key};
 use pando_sim::model::acl::{Acl, NOBODY};
+
+use crate::common::Volume;
 
 /// The invariants found broken after a batch that no operation would make.
 fn broken_by(make: impl FnOnce(&Volume, &mut Batch)) -> Vec<&'static str> {

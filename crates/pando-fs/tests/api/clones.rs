@@ -1,6 +1,5 @@
 //! Clones, step by step; the model and the crashes meet them in any order.
 
-use crate::common::{Volume, small_nodes};
 use pando_engine::{Bound, Direction, FormatOptions, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
     Attributes, Caller, FileType, Operations, ROOT, SetAttributes, XattrMode, waiting,
@@ -8,6 +7,8 @@ use pando_fs::operations::{
 use pando_fs::schema::key;
 use pando_fs::{Error, InodeNumber, Result};
 use pando_sim::model::acl::{Acl, NOBODY};
+
+use crate::common::{Volume, small_nodes};
 
 /// Neither root nor an owner of anything.
 const OTHER: Caller = Caller { uid: 7, gid: 8, pid: 1, umask: 0 };

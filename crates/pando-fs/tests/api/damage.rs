@@ -1,11 +1,12 @@
 //! What a damaged volume, or one that was made for it, says: an error for what is damaged, and the rest can be used.
 
-use crate::common::Volume;
 use bytes::Bytes;
 use pando_engine::{Batch, Tree};
 use pando_fs::Error;
 use pando_fs::operations::{Operations, ROOT, waiting};
 use pando_fs::schema::{Record, key};
+
+use crate::common::Volume;
 
 /// The volume after a change of a record that no operation makes, and a crash.
 fn with_record(volume: &Volume, metadata_key: &[u8], change: impl FnOnce(&mut Record)) -> Volume {

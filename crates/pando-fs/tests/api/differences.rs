@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::common::Volume;
 use pando_device::simulated::Random;
 use pando_engine::FormatOptions;
 use pando_fs::difference::{Entry, What};
@@ -12,6 +11,8 @@ use pando_fs::operations::{
     FileType, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes, WriteMode, XattrMode, waiting,
 };
 use pando_fs::{Error, InodeNumber};
+
+use crate::common::Volume;
 
 fn take(volume: &Volume, name: &str) {
     waiting(&*volume.fs, |fs| fs.take_snapshot(name.as_bytes(), false)).unwrap();

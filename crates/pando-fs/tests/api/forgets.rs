@@ -1,10 +1,11 @@
 //! Inodes that are forgotten many at a time.
 
-use crate::common::{Volume, small_nodes};
 use bytes::Bytes;
 use pando_engine::FormatOptions;
 use pando_fs::operations::{Operations, ROOT, WriteMode, changing, changing_bytes};
 use pando_fs::{Error, InodeNumber};
+
+use crate::common::{Volume, small_nodes};
 
 #[test]
 fn unlinked_files_that_are_forgotten_together_are_deleted_by_few_records() {

@@ -1,10 +1,11 @@
 //! What a full volume still does.
 
-use crate::common::Volume;
 use bytes::Bytes;
 use pando_engine::FormatOptions;
 use pando_fs::operations::{AllocateMode, Operations, ROOT, WriteMode, XattrMode, changing, changing_bytes};
 use pando_fs::{Error, InodeNumber, Result};
+
+use crate::common::Volume;
 
 /// Writes so many bytes to the end of the file.
 fn append(volume: &Volume, file: InodeNumber, length: usize) -> Result<()> {

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::Volume;
 use pando_engine::{FormatOptions, KeyRange, Tree};
 use pando_fs::operations::{
     Attributes, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, WriteMode, XattrMode,
@@ -10,6 +9,8 @@ use pando_fs::operations::{
 };
 use pando_fs::schema::{Record, Redirect, key};
 use pando_fs::{Error, InodeNumber, LINKS_MAX};
+
+use crate::common::Volume;
 
 fn link(volume: &Volume, inode: InodeNumber, parent: InodeNumber, name: &str) -> Attributes {
     volume.fs.link(inode, parent, name.as_bytes()).unwrap().attributes

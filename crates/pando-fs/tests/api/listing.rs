@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::common::Volume;
 use pando_engine::{Batch, Tree};
 use pando_fs::operations::{DirectoryEntry, FileType, ListAttributes, Operations, ROOT, waiting};
 use pando_fs::schema::{Record, Timestamp, key};
 use pando_fs::{Error, InodeNumber};
+
+use crate::common::Volume;
 
 /// Reads on behind a cookie, at most `room` names; the last cookie comes back with the names.
 fn part(volume: &Volume, directory: InodeNumber, cookie: u64, room: usize) -> (u64, Vec<String>) {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::Volume;
 use pando_engine::{Batch, Tree};
 use pando_fs::InodeNumber;
 use pando_fs::operations::{FileType, ListAttributes, Operations, ROOT, RenameMode};
 use pando_fs::schema::{NameRecord, Record, key};
+
+use crate::common::Volume;
 
 const DELTA: u64 = 0xfeed_beef_0123_4567;
 

@@ -1,8 +1,9 @@
 //! What is there after a volume was closed and opened again.
 
-use crate::common::Volume;
 use pando_fs::operations::{FileType, Operations, ROOT, SetAttributes, WriteMode, XattrMode};
 use pando_fs::{Error, InodeNumber};
+
+use crate::common::Volume;
 
 #[test]
 fn everything_but_orphans_is_there_after_a_remount() {

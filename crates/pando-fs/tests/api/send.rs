@@ -9,7 +9,6 @@ mod rollback;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::common::Volume;
 use bytes::Bytes;
 use pando_device::SimulatedDevice;
 use pando_device::simulated::Random;
@@ -21,6 +20,8 @@ use pando_fs::operations::{
 use pando_fs::schema::{NameRecord, Record, key};
 use pando_fs::send::TransferError;
 use pando_fs::{Error, FileSystem, FormatOptions, Snapshot};
+
+use crate::common::Volume;
 
 fn take(fs: &FileSystem, name: &str) {
     changing(fs, |fs| fs.take_snapshot(name.as_bytes(), false)).unwrap();
@@ -265,26 +266,36 @@ fn what_cannot_be_received_changes_nothing() {
 /// A volume that was made read-only went on to change as long as the stream lasted, and had a snapshot more in the end.
 #[test]
 fn nothing_is_received_from_when_changes_are_refused() {
-    struct Refusing<'a>(&'a [u8], &'a FileSystem, usize);
+    /// A stream during which changes are refused, behind so many bytes, and the batches that there had been by then.
+    struct Refusing<'a> {
+        stream: &'a [u8],
+        fs: &'a FileSystem,
+        left: usize,
+        batches: Option<u64>,
+    }
     impl std::io::Read for Refusing<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-            let length = buffer.len().min(self.2);
-            if length == 0 {
-                self.1.refuse_changes(true);
-                return self.0.read(buffer);
+            let length = buffer.len().min(self.left);
+            if length > 0 {
+                self.left -= length;
+                return self.stream.read(&mut buffer[..length]);
             }
-            self.2 -= length;
-            self.0.read(&mut buffer[..length])
+            self.fs.refuse_changes(true);
+            self.batches.get_or_insert(self.fs.engine().stats().batches);
+            self.stream.read(buffer)
         }
     }
     let volume = filled();
     take(&volume.fs, "one");
     let stream = send(&volume.fs, "one", None);
-    // Before the first change, among them, and before the end.
-    for before in [stream.len() / 100, stream.len() / 2, stream.len() - 1] {
+    // In the beginning, before the first change, among them, and before the end.
+    for left in [50, stream.len() / 100, stream.len() / 2, stream.len() - 1] {
         let other = Volume::new();
-        let received = other.fs.receive_snapshot(&mut Refusing(&stream, &other.fs, before), None);
-        assert!(matches!(received, Err(TransferError::Volume(Error::ReadOnly))), "{before}: {received:?}");
+        let mut input = Refusing { stream: &stream, fs: &other.fs, left, batches: None };
+        let received = other.fs.receive_snapshot(&mut input, None);
+        assert!(matches!(received, Err(TransferError::Volume(Error::ReadOnly))), "{left}: {received:?}");
+        let batches = other.fs.engine().stats().batches - input.batches.unwrap();
+        assert!(batches <= 1, "{left}: {batches} batches, of which one gives up what has come");
         other.fs.refuse_changes(false);
         assert_eq!(names(&other.fs), Vec::<Bytes>::new());
         assert_nothing_is_left(&other.fs);

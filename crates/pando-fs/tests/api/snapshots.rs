@@ -1,6 +1,5 @@
 //! Snapshots: what is in them, that it stays, and that it comes back.
 
-use crate::common::Volume;
 use pando_engine::{Batch, Direction, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
     AllocateMode, Attributes, FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS,
@@ -8,6 +7,8 @@ use pando_fs::operations::{
 };
 use pando_fs::schema::key;
 use pando_fs::{Error, FileSystem, InodeNumber, Result};
+
+use crate::common::Volume;
 
 fn take(volume: &Volume, name: &str) {
     waiting(&*volume.fs, |fs| fs.take_snapshot(name.as_bytes(), false)).unwrap();

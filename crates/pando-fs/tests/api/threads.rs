@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
-use crate::common::Volume;
 use pando_device::simulated::Random;
 use pando_engine::{Background, Options};
 use pando_fs::operations::{
     FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, waiting,
 };
 use pando_fs::{Error, FileSystem, InodeNumber, Result};
+
+use crate::common::Volume;
 
 const THREADS: u64 = 4;
 const STEPS: usize = 3000;

@@ -3,12 +3,13 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use crate::common::Volume;
 use pando_device::MemoryDevice;
 use pando_device::simulated::Random;
 use pando_engine::{Background, Options};
 use pando_fs::operations::{FileType, Operations, ROOT, WriteMode, changing, changing_bytes, waiting};
 use pando_fs::{Error, FileSystem, InodeNumber, Result, Usage};
+
+use crate::common::Volume;
 
 /// Bytes of a node of the volumes here, and some.
 const NODE: u64 = 16 << 10;

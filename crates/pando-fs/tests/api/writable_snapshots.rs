@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use crate::common::{Volume, small_nodes};
 use bytes::Bytes;
 use pando_engine::{Background, Batch, Direction, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 use pando_fs::operations::{
@@ -12,6 +11,8 @@ use pando_fs::operations::{
 use pando_fs::schema::key;
 use pando_fs::send::TransferError;
 use pando_fs::{Error, FileSystem, InodeNumber, Result, SnapshotFiles};
+
+use crate::common::{Volume, small_nodes};
 
 fn take(volume: &Volume, name: &str, writable: bool) -> InodeNumber {
     waiting(&*volume.fs, |fs| fs.take_snapshot(name.as_bytes(), writable)).unwrap();

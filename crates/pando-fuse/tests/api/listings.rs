@@ -5,9 +5,10 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use rustix::fs::RawDir;
+
 use crate::common::memory_fs::MemoryFs;
 use crate::common::mounted::{Mounted, with_fuse};
-use rustix::fs::RawDir;
 
 /// The kernel went on to list the number of the directory that it had been in.
 #[test]

@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::common::memory_fs::MemoryFs;
-use crate::common::mounted::{Mounted, with_fuse};
 use pando_fuse::{MountError, MountOptions, Session, Transport, VfsOption, ioctl, mount_point, mount_table};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::Uid;
 use rustix::thread::CpuSet;
 use tempfile::TempDir;
+
+use crate::common::memory_fs::MemoryFs;
+use crate::common::mounted::{Mounted, with_fuse};
 
 /// Waits for what the kernel does in its own time, such as forgetting; the test's time-out ends a vain wait. Unmounting
 /// would not hurry it: the kernel drops what it has not sent by then.

@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use crate::common::Sandbox;
 use pando_device::{Access, FileDevice};
 use pando_engine::FormatOptions;
 use pando_fs::FileSystem;
 use serde_json::Value;
+
+use crate::common::Sandbox;
 
 /// A volume with small nodes, so that little data makes a tree of three levels, and two snapshots.
 fn with_deep_tree() -> Sandbox {

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::common::{Random, Sandbox, name, seed, snapshot};
 use pando_device::{Access, FileDevice};
 use pando_engine::{Batch, Options, Tree};
 use pando_fs::FileSystem;
 use pando_fs::schema::key;
+
+use crate::common::{Random, Sandbox, name, seed, snapshot};
 
 /// Names that programs trip over.
 const ODD_NAMES: [&[u8]; 9] =

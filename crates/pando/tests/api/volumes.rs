@@ -3,10 +3,11 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use crate::common::Sandbox;
 use bytes::Bytes;
 use pando_device::{Access, FileDevice};
 use pando_format::{IndexPage, Superblock};
+
+use crate::common::Sandbox;
 
 #[test]
 fn what_holds_something_is_not_formatted() {
