@@ -18,6 +18,7 @@ mod crash_point;
 mod image;
 mod random;
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -93,9 +94,14 @@ struct State {
     fault: Fault,
     /// I/Os so far.
     count: u64,
+    /// I/Os up to the last that was no read.
+    changing_count: u64,
     /// Faults that were hit: what was tried each time.
     failed: Vec<&'static str>,
     is_traced: bool,
+    /// What the blocks that were read held, before anything was written to them; `None` for those that were written first. Not noted
+    /// unless somebody asks for it.
+    first_reads: Option<HashMap<u64, Option<Bytes>>>,
 }
 
 impl SimulatedDevice {
@@ -112,8 +118,10 @@ impl SimulatedDevice {
             trace: Vec::new(),
             fault: Fault::None,
             count: 0,
+            changing_count: 0,
             failed: Vec::new(),
             is_traced: true,
+            first_reads: None,
         };
         Self { state: Mutex::new(state), capacity }
     }
@@ -123,6 +131,21 @@ impl SimulatedDevice {
         let device = Self::new(capacity);
         device.state.lock().is_traced = false;
         device
+    }
+
+    /// Notes from now on what is read.
+    pub fn note_reads(&self) {
+        self.state.lock().first_reads.get_or_insert_default();
+    }
+
+    /// The blocks that were read since [`SimulatedDevice::note_reads`] and not written before that, with what they held then: all that
+    /// can have decided what was done to the device. By number.
+    pub fn blocks_read(&self) -> Vec<(u64, Bytes)> {
+        let state = self.state.lock();
+        let noted = state.first_reads.iter().flatten();
+        let mut blocks: Vec<_> = noted.filter_map(|(block, bytes)| Some((*block, bytes.clone()?))).collect();
+        blocks.sort_unstable_by_key(|(block, _)| *block);
+        blocks
     }
 
     /// What reads see now; nothing is copied.
@@ -148,6 +171,11 @@ impl SimulatedDevice {
     /// I/Os so far, failed ones included (SD-6).
     pub fn io_count(&self) -> u64 {
         self.state.lock().count
+    }
+
+    /// I/Os up to the last so far that was no read.
+    pub fn changing_io_count(&self) -> u64 {
+        self.state.lock().changing_count
     }
 
     /// How many I/Os were made to fail.
@@ -180,11 +208,19 @@ impl SimulatedDevice {
     }
 }
 
+/// The blocks that lie in a range as a whole.
+fn blocks(offset: u64, length: u64) -> Range<u64> {
+    offset.div_ceil(BLOCK_SIZE as u64)..(offset + length) / BLOCK_SIZE as u64
+}
+
 impl State {
     /// Counts an I/O; an error if it is to fail.
     fn begin(&mut self, action: &'static str, offset: u64) -> Result<(), DeviceError> {
         let number = self.count;
         self.count += 1;
+        if action != "read" {
+            self.changing_count = self.count;
+        }
         if !self.fault.hits(number, action == "read") {
             return Ok(());
         }
@@ -198,7 +234,22 @@ impl State {
         }
     }
 
+    fn note_reads(&mut self, offset: u64, length: u64) {
+        let Some(noted) = &mut self.first_reads else { return };
+        for block in blocks(offset, length) {
+            noted.entry(block).or_insert_with(|| Some(self.image.block(block)));
+        }
+    }
+
+    fn note_change(&mut self, offset: u64, length: u64) {
+        let Some(noted) = &mut self.first_reads else { return };
+        for block in blocks(offset, length) {
+            noted.entry(block).or_insert(None);
+        }
+    }
+
     fn do_write(&mut self, offset: u64, bytes: Bytes) {
+        self.note_change(offset, bytes.len() as u64);
         self.image.write(offset, &bytes);
         self.note(Event::Write { offset, bytes });
     }
@@ -214,6 +265,7 @@ impl Device for SimulatedDevice {
             self.check(request.offset, request.buffer.len() as u64)?;
             let mut state = self.state.lock();
             state.begin("read", request.offset)?;
+            state.note_reads(request.offset, request.buffer.len() as u64);
             state.image.read(request.offset, &mut request.buffer);
         }
         Ok(())
@@ -263,6 +315,7 @@ impl Device for SimulatedDevice {
         self.check(offset, length)?;
         let mut state = self.state.lock();
         state.begin("discard", offset)?;
+        state.note_change(offset, length);
         state.image.discard(offset, length);
         state.note(Event::Discard { offset, length });
         Ok(())

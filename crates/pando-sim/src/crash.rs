@@ -23,7 +23,7 @@ use pando_format::superblock::superblock_offsets;
 
 use self::recording::Recording;
 use crate::model::History;
-use crate::recovery::{Bounds, Recovered, recover, without_panic};
+use crate::recovery::{Bounds, Found, Recovered, Recoveries, recover, without_panic};
 use crate::runner::Runner;
 use crate::workload::{Mix, Step, generate, operation};
 
@@ -49,8 +49,10 @@ pub struct Plan {
 pub struct Report {
     /// Moments at which the power was cut.
     pub points: u64,
-    /// Different states recovered.
+    /// Different states looked at.
     pub states: u64,
+    /// Those among them, and among the next, that had to be recovered: of the others, all that is read was known.
+    pub recoveries: u64,
     /// States recovered that a crash during a recovery left.
     pub recovery_states: u64,
     /// States that were written to after their recovery.
@@ -67,6 +69,7 @@ impl Report {
     pub fn add(&mut self, other: Self) {
         self.points += other.points;
         self.states += other.states;
+        self.recoveries += other.recoveries;
         self.recovery_states += other.recovery_states;
         self.gone_on += other.gone_on;
         self.settled += other.settled;
@@ -98,7 +101,8 @@ pub fn run_steps(
     let regions = torn_regions(&recording.base)?;
     let states_every = if only_point.is_some() { 1 } else { plan.states_every };
     let random = Random::new(seed);
-    let mut test = Test { plan, recording: &recording, states_every, random, report: Report::default() };
+    let (recoveries, report) = Default::default();
+    let mut test = Test { plan, recording: &recording, states_every, random, recoveries, report };
     let mut point = CrashPoint::start(recording.base.clone());
     let mut seen = HashSet::new();
     for prefix in 0..=recording.trace.len() {
@@ -121,6 +125,7 @@ struct Test<'a> {
     /// As the plan says, or 1 where a single moment is looked at.
     states_every: u64,
     random: Random,
+    recoveries: Recoveries,
     report: Report,
 }
 
@@ -164,25 +169,34 @@ impl Test<'_> {
 
     fn check(&mut self, prefix: usize, image: &Image) -> Result<(), String> {
         let bounds = self.recording.bounds(prefix);
-        let recovered = recover(image, &self.recording.history, bounds)?;
+        let (state, found, recovered) = self.find(image, bounds)?;
         self.report.states += 1;
-        self.recording.count_hits(prefix, recovered.state, &mut self.report.hits);
-        if recovered.bound_runs > 0 {
+        self.recording.count_hits(prefix, state, &mut self.report.hits);
+        if found.bound_runs > 0 {
             *self.report.hits.entry("replayed bound run".to_owned()).or_default() += 1;
         }
         let is_chosen = |random: &mut Random, every| every > 0 && random.chance(1, every);
-        if is_chosen(&mut self.random, self.plan.crash_recovery_every) {
-            self.crash_recovery(image, &recovered.device.trace(), bounds)?;
-        }
-        let settle_every =
-            if recovered.doomed > 0 { self.plan.go_on_every / 4 } else { self.plan.go_on_every };
-        if recovered.doomed > 0 {
+        let settle_every = if found.doomed > 0 { self.plan.go_on_every / 4 } else { self.plan.go_on_every };
+        if found.doomed > 0 {
             *self.report.hits.entry("recovered with nodes to reclaim".to_owned()).or_default() += 1;
         }
-        if is_chosen(&mut self.random, settle_every) {
+        let crashes_again = is_chosen(&mut self.random, self.plan.crash_recovery_every);
+        let settles = is_chosen(&mut self.random, settle_every);
+        let goes_on = is_chosen(&mut self.random, self.plan.go_on_every);
+        if !(crashes_again || settles || goes_on) {
+            return Ok(());
+        }
+        let recovered = match recovered {
+            Some(recovered) => recovered,
+            None => self.recover(image, bounds)?,
+        };
+        if crashes_again {
+            self.crash_recovery(image, &recovered.device.trace(), bounds)?;
+        }
+        if settles {
             self.settle(&recovered).map_err(|what| format!("coming to rest after the recovery: {what}"))?;
         }
-        if is_chosen(&mut self.random, self.plan.go_on_every) {
+        if goes_on {
             let mut history = self.recording.history.clone();
             history.truncate(recovered.state);
             self.report.gone_on += 1;
@@ -191,6 +205,23 @@ impl Test<'_> {
             self.go_on(&base, history).map_err(|what| format!("going on after the recovery: {what}"))?;
         }
         Ok(())
+    }
+
+    /// Which state of the history an image holds, and what a recovery finds there; the latter is done only where no other has told
+    /// the same.
+    fn find(&mut self, image: &Image, bounds: Bounds) -> Result<(usize, Found, Option<Recovered>), String> {
+        if let Some(found) = self.recoveries.known(image)
+            && let Some(state) = found.state(&self.recording.history, bounds)
+        {
+            return Ok((state, found, None));
+        }
+        let recovered = self.recover(image, bounds)?;
+        Ok((recovered.state, recovered.found, Some(recovered)))
+    }
+
+    fn recover(&mut self, image: &Image, bounds: Bounds) -> Result<Recovered, String> {
+        self.report.recoveries += 1;
+        self.recoveries.recover(image, &self.recording.history, bounds)
     }
 
     /// CR-2: cuts the power at each moment of a recovery: all kept, all lost, and some of the states in between.
@@ -204,8 +235,7 @@ impl Test<'_> {
                 if place >= 2 && !self.random.chance(RECOVERY_CHOICES, others.max(RECOVERY_CHOICES)) {
                     continue;
                 }
-                let recovered = recover(&point.image(choice), &self.recording.history, bounds);
-                recovered
+                self.find(&point.image(choice), bounds)
                     .map_err(|what| format!("crash after I/O {number} of the recovery; {choice}: {what}"))?;
                 self.report.recovery_states += 1;
             }

@@ -22,6 +22,8 @@ use crate::workload::Step;
 pub struct Outcome {
     /// I/Os there were.
     pub ios: u64,
+    /// I/Os up to the last that was no read.
+    pub changing_ios: u64,
     /// I/Os that failed.
     pub failed: usize,
     /// Calls that returned an error.
@@ -56,7 +58,8 @@ pub fn run(steps: &[Step], fault: Fault) -> Result<Outcome, String> {
         result
     })?;
 
-    let outcome = Outcome { ios: device.io_count(), failed: device.failed().len(), errors };
+    let (ios, changing_ios) = (device.io_count(), device.changing_io_count());
+    let outcome = Outcome { ios, changing_ios, failed: device.failed().len(), errors };
     let bounds = Bounds { durable, applied: history.length() };
     let trace = device.trace();
     let point = CrashPoint::after(base, &trace, trace.len());

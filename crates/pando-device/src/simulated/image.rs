@@ -36,6 +36,11 @@ impl Image {
         self.capacity
     }
 
+    /// Whether the block with this number is the one given, and not one that merely holds the same: no byte is looked at.
+    pub fn shares(&self, number: u64, block: &Bytes) -> bool {
+        std::ptr::eq(self.block(number).as_ptr(), block.as_ptr())
+    }
+
     /// The block with this number.
     pub fn block(&self, number: u64) -> Bytes {
         static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];

@@ -148,3 +148,30 @@ fn requests_outside_the_device_are_refused() {
     assert!(matches!(write(&device, CAPACITY / 4096, 1), Err(DeviceError::OutOfRange { .. })));
     assert_eq!(device.trace_length(), 0);
 }
+
+#[test]
+fn the_blocks_that_decided_are_those_read_before_they_were_written() {
+    let device = SimulatedDevice::new(CAPACITY);
+    for block in 0..4 {
+        write(&device, block, 1 + block as u8).unwrap();
+    }
+    let image = device.image();
+    let device = SimulatedDevice::from_image(image.clone());
+    device.note_reads();
+    let read = |block: u64, blocks: usize| {
+        let buffer = Buffer::zeroed(blocks * BLOCK_SIZE);
+        device.read(&mut [ReadRequest { offset: block * BLOCK_SIZE as u64, buffer }]).unwrap();
+    };
+    write(&device, 1, 9).unwrap();
+    read(0, 2);
+    write(&device, 0, 9).unwrap();
+    device.discard(2 * BLOCK_SIZE as u64, BLOCK_SIZE as u64).unwrap();
+    read(2, 3);
+    let blocks = device.blocks_read();
+    assert_eq!(
+        blocks.iter().map(|(block, bytes)| (*block, bytes[0])).collect::<Vec<_>>(),
+        [(0, 1), (3, 4), (4, 0)]
+    );
+    assert!(blocks.iter().all(|(block, bytes)| image.shares(*block, bytes)));
+    assert!(!device.image().shares(0, &blocks[0].1));
+}

@@ -10,17 +10,17 @@ const IOS_MAX: u64 = 2000;
 
 /// `first` tells the samples of different faults apart.
 fn check(first: u64, fault: fn(u64) -> Fault) {
-    for seed in seeds(1) {
-        let steps = generate(seed, &Mix { gets: 100, scans: 20, ..Mix::CRASHES });
-        let ios = faults::run(&steps, Fault::None).unwrap().ios;
+    for seed in seeds(2) {
+        let steps = generate(seed, &Mix { steps: 200, gets: 50, scans: 10, ..Mix::CRASHES });
+        let sound = faults::run(&steps, Fault::None).unwrap();
+        // Behind the last write there are reads, which `WritesFrom` lets through.
+        let ios = if matches!(fault(0), Fault::WritesFrom(_)) { sound.changing_ios } else { sound.ios };
         assert!(ios >= 100, "seed {seed} does {ios} I/Os only");
         let numbers = (first % sample()..ios.min(IOS_MAX)).step_by(sample() as usize);
         for number in numbers.clone() {
             let outcome = faults::run(&steps, fault(number))
                 .unwrap_or_else(|what| panic!("PANDO_SEED={seed}, {:?}: {what}", fault(number)));
-            // Behind the last write there are reads, which `WritesFrom` lets through.
-            let came = outcome.failed > 0 || matches!(fault(number), Fault::WritesFrom(_));
-            assert!(came, "I/O {number} did not come, in a run with the same seed");
+            assert!(outcome.failed > 0, "I/O {number} did not come, in a run with the same seed");
         }
         println!("seed {seed}: {} of {} I/Os failed once each", numbers.count(), ios.min(IOS_MAX));
     }
@@ -60,7 +60,7 @@ fn a_volume_full_of_overwrites_can_be_emptied() {
 fn a_rotten_bit_is_an_error_and_not_an_answer() {
     for seed in seeds(2) {
         let steps = generate(seed, &Mix { steps: 1000, ..Mix::QUERIES });
-        let answers = rot::run(seed, &steps, 200).unwrap_or_else(|what| panic!("PANDO_SEED={seed}: {what}"));
+        let answers = rot::run(seed, &steps, 60).unwrap_or_else(|what| panic!("PANDO_SEED={seed}: {what}"));
         println!("seed {seed}: {answers:?}");
         assert!(answers.damaged > 0, "no bit that mattered was hit");
         assert!(answers.right > answers.damaged, "one bit costs more than half of the keys");
