@@ -416,7 +416,10 @@ impl Leaf {
             }
             return;
         }
-        let index = self.index_of(&key);
+        let mut index = self.index_of(&key);
+        if self.falls_before_next(index, &key, &pending, basement_bytes) {
+            index += 1;
+        }
         if self.latest[0] != index {
             self.latest = [index, self.latest[0]];
         }
@@ -437,6 +440,7 @@ impl Leaf {
             // What a cut would come to, without a look at all that is there.
             let basement = Basement::new(vec![(key, value.clone())]);
             self.basements.insert(index + 1, BasementSlot::new(basement, msn));
+            self.latest = [index + 1, index];
             return;
         }
         if key < slot.first_key {
@@ -456,6 +460,23 @@ impl Leaf {
             // What is over when each is filled may be a single entry, and costs a block and a part.
             self.cut_basement(index, Pieces::Equal(bytes / basement_bytes));
         }
+    }
+
+    /// True if a message belongs behind a basement that is full, and the one behind that, which has room, is written to: keys come in falling
+    /// order, and each would begin a basement of its own. What grows in front of others begins one that it fills.
+    fn falls_before_next(&self, index: usize, key: &[u8], pending: &Pending, basement_bytes: usize) -> bool {
+        if !self.latest.contains(&(index + 1)) {
+            return false;
+        }
+        let (Some(slot), Some(next)) = (self.basements.get(index), self.basements.get(index + 1)) else {
+            return false;
+        };
+        let weight = key.len() + pending.length();
+        let last = slot.part.get().and_then(|basement| basement.entries.last());
+        slot.bytes + weight > basement_bytes
+            && next.bytes + weight <= basement_bytes
+            && next.part.get().is_some()
+            && last.is_some_and(|(last, _)| &last[..] < key)
     }
 
     fn cut_basement(&mut self, index: usize, pieces: Pieces) {
@@ -634,6 +655,34 @@ mod tests {
             assert_eq!(shape(&leaf.basements), shape(&pieces), "{sizes:?}");
             assert_eq!(leaf.newest().lsn, sizes.len() as u64 - 1);
             assert_eq!(leaf.at_end, leaf.applied, "all went behind the last key");
+        }
+    }
+
+    /// Behind a basement that was full each had one of its own, which takes a block at least.
+    #[test]
+    fn keys_in_falling_order_share_basements() {
+        let put = |leaf: &mut Leaf, key: String| {
+            let value = Pending::Put(vec![0; 96].into());
+            leaf.apply(key.into(), Msn::default(), value, 1000);
+        };
+        let mut leaf = Leaf::default();
+        for number in 0..10 {
+            put(&mut leaf, format!("a{number:03}"));
+        }
+        put(&mut leaf, "c000".to_owned());
+        for number in (0..200).rev() {
+            put(&mut leaf, format!("b{number:03}"));
+            // Another directory that is written to meanwhile.
+            put(&mut leaf, format!("c{:03}", 200 - number));
+        }
+        assert_eq!(leaf.entries(), 10 + 200 + 201);
+        assert!(leaf.basements.len() <= 2 * 411 / 10, "{} basements", leaf.basements.len());
+        for (index, slot) in leaf.basements.iter().enumerate() {
+            let basement = slot.part.get().unwrap();
+            let keys: Vec<_> = basement.entries.iter().map(|(key, _)| key.clone()).collect();
+            assert!(keys.is_sorted() && keys[0] >= slot.first_key, "LEAF-1, LEAF-2");
+            assert!(leaf.basements.get(index + 1).is_none_or(|next| keys[keys.len() - 1] < next.first_key));
+            assert_eq!((slot.bytes, slot.entries as usize), (basement.bytes, keys.len()));
         }
     }
 
