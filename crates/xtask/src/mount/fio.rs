@@ -33,6 +33,11 @@ bsrange=4k-4k
 ioengine=mmap
 ";
 
+/// Of six times 64 MiB, of which some are written twice and verified once.
+const VERIFIED_KIB_MIN: u64 = 6 * (64 << 10) / 2;
+/// The place of what was read in fio's terse output.
+const READ_KIB: usize = 5;
+
 const DIRECT: &str = "\
 [global]
 filename=file
@@ -77,7 +82,16 @@ pub fn run(context: &Context) -> Outcome {
     };
     fio(&volume, &["--do_verify=1"])?;
     volume.remount()?;
-    fio(&volume, &["--verify_only"])?;
+    let mut verify = context.program("fio");
+    verify.current_dir(&volume.root).args(["--verify_only", "--output-format=terse"]).arg(&jobs);
+    let text = tool::output(&mut verify, "")?;
+    // One line for each group of jobs, in it the KiB that were read.
+    let lines = text.lines().filter_map(|line| line.split(';').nth(READ_KIB)?.parse::<u64>().ok());
+    let read_kib: u64 = lines.sum();
+    eprintln!("{read_kib} KiB verified");
+    if read_kib < VERIFIED_KIB_MIN {
+        return Err(Failure::Wrong(format!("fio has verified {read_kib} KiB only:\n{text}")));
+    }
     volume.finish()
 }
 
@@ -111,7 +125,9 @@ pub fn run_killed(context: &Context) -> Outcome {
         return Err(Failure::Skipped("it is about a daemon".to_owned()));
     }
     let jobs = context.work.join("direct.fio");
-    tool::at("cannot write", &jobs, std::fs::write(&jobs, DIRECT.replace("size=64m", "size=16m")))?;
+    // So long that only the kill ends it, on the slowest machine.
+    let text = DIRECT.replace("size=64m", "size=16m").replace("runtime=3\n", "runtime=3600\n");
+    tool::at("cannot write", &jobs, std::fs::write(&jobs, text))?;
     let mut volume = Volume::create(context, 1 << 30, &[])?;
     for round in 1..=KILLS {
         tool::until("the daemon is looked after", || files_ahead::has_guard(&volume))?;
@@ -121,6 +137,9 @@ pub fn run_killed(context: &Context) -> Outcome {
         let mut fio = tool::at("cannot start fio in", &volume.root, fio)?;
         // Not a wait for something: it is to be killed in the midst of it.
         std::thread::sleep(Duration::from_millis(KILL_MS_MAX * round / KILLS));
+        if let Some(status) = tool::at("cannot wait for fio in", &context.work, fio.try_wait())? {
+            return Err(Failure::Program(format!("fio ended before the kill: {status}")));
+        }
         if round % 2 == 0 {
             // Whoever is in it still is served.
             tool::run(Command::new("umount").arg("-l").arg(&volume.root))?;

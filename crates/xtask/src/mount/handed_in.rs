@@ -59,8 +59,14 @@ pub fn run_times(context: &Context) -> Outcome {
             load.args(["--bs=256k", "--io_size=16m", "--rw=randwrite", "--iodepth=32"]);
             let load = load.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
             let mut load = at("cannot start fio for", &path, load)?;
-            while at("cannot wait for fio with", &path, load.try_wait())?.is_none() {
+            let status = loop {
+                if let Some(status) = at("cannot wait for fio with", &path, load.try_wait())? {
+                    break status;
+                }
                 modified(&path, AtFlags::empty())?;
+            };
+            if !status.success() {
+                return Err(Failure::Program(format!("round {round}: fio ended with {status}")));
             }
             let [kept, stored] = [AtFlags::STATX_DONT_SYNC, AtFlags::STATX_FORCE_SYNC]
                 .map(|flag| modified(&path, flag).map(|time| (time.tv_sec, time.tv_nsec)));

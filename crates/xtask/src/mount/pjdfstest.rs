@@ -7,6 +7,10 @@ use super::tool::{self, at};
 use super::volume::Volume;
 use super::{Context, Failure, Outcome};
 
+/// Fewer tests than these are not the suite: one feature that is not found skips many of them.
+const PASSED_MIN: u64 = 350;
+const EROFS_MIN: u64 = 10;
+
 /// Runs the whole suite on a new volume.
 pub fn run(context: &Context) -> Outcome {
     let volume = Volume::create(context, 1 << 30, &[])?;
@@ -26,7 +30,7 @@ pub fn run(context: &Context) -> Outcome {
 
     let mut wrong = Vec::new();
     // The tests of EROFS remount, which the files that other tests leave open would forbid.
-    for (remount, patterns) in [(false, &[][..]), (true, &["erofs"])] {
+    for (remount, patterns, passed_min) in [(false, &[][..], PASSED_MIN), (true, &["erofs"], EROFS_MIN)] {
         let configuration = context.work.join("pjdfstest.toml");
         at("cannot write", &configuration, fs::write(&configuration, render(&expected, remount)))?;
         let mut command = context.program("pjdfstest");
@@ -50,12 +54,25 @@ pub fn run(context: &Context) -> Outcome {
         if result.is_err() && wrong.is_empty() {
             return result.map(drop);
         }
+        let passed = passed(&text)
+            .ok_or_else(|| Failure::Wrong("pjdfstest does not say how many tests passed".to_owned()))?;
+        if wrong.is_empty() && passed < passed_min {
+            return Err(Failure::Wrong(format!(
+                "only {passed} tests of {patterns:?} passed, fewer than {passed_min}: were they run?"
+            )));
+        }
     }
     if !wrong.is_empty() {
         let list = wrong.join("\n");
         return Err(Failure::Wrong(format!("{list}\n{} tests behaved otherwise than expected", wrong.len())));
     }
     volume.finish()
+}
+
+/// How many tests passed, as the last line says.
+fn passed(text: &str) -> Option<u64> {
+    let summary = text.lines().rev().find_map(|line| line.strip_prefix("Summary: "))?;
+    summary.split(", ").find_map(|part| part.strip_suffix(" passed")?.parse().ok())
 }
 
 /// The names in the list; each line must give a reason.
@@ -83,6 +100,14 @@ fn render(expected: &[&str], remount: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_summary_tells_how_many_passed() {
+        let text =
+            "open::a  ok\n\nSummary: 0 failed, 13 skipped, 399 passed, 0 expected failures, 412 total\n";
+        assert_eq!(passed(text), Some(399));
+        assert_eq!(passed("open::a  ok\n"), None);
+    }
 
     #[test]
     fn a_listed_failure_needs_a_reason() {

@@ -27,11 +27,16 @@ fn run(context: &Context, journal: &str) -> Outcome {
         let mut command = context.program("sqlite3");
         tool::output(command.args(["-batch", "-bail"]).arg(&database), script)
     };
-    sqlite(&format!(
+    let answer = sqlite(&format!(
         "PRAGMA journal_mode={journal};\n\
          CREATE TABLE record (writer INTEGER, number INTEGER, filler BLOB, PRIMARY KEY (writer, number));\n\
          CREATE INDEX by_filler ON record (filler);"
     ))?;
+    // Where SQLite cannot have that journal, it says so and takes another.
+    let answer = answer.trim_end();
+    if answer != journal {
+        return Err(Failure::Wrong(format!("SQLite has the journal '{answer}', not '{journal}'")));
+    }
 
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || sqlite(&load(writer)))).collect();

@@ -42,28 +42,27 @@ fn syncs_after(step: u64) -> bool {
     mix(step ^ 0xfeed).is_multiple_of(1 + (step / 64) % 16)
 }
 
-/// Runs until the volume goes away. Prints the number of a step when its fsync has returned.
+/// Runs until it is killed, or a call fails. Prints the number of a step when its fsync has returned.
 pub fn write(directory: &Path) -> ExitCode {
-    match steps(directory) {
-        Err(error) => {
-            eprintln!("the witness ends: {error}");
-            ExitCode::SUCCESS
-        }
-        Ok(never) => match never {},
+    if let Err(error) = steps(directory, 0.., &mut std::io::stdout()) {
+        eprintln!("the witness ends: {error}");
     }
+    ExitCode::FAILURE
 }
 
-fn steps(directory: &Path) -> std::io::Result<std::convert::Infallible> {
+fn steps(
+    directory: &Path,
+    steps: impl Iterator<Item = u64>,
+    acknowledged: &mut impl Write,
+) -> std::io::Result<()> {
     let mut log = File::options().create(true).append(true).open(directory.join("log"))?;
     let table =
         File::options().create(true).truncate(true).read(true).write(true).open(directory.join("table"))?;
     table.write_all_at(&[0; (TABLE_SLOTS * 8) as usize], 0)?;
     table.sync_all()?;
-    let mut acknowledged = std::io::stdout();
     // The preparation above is what every later state contains; from here on single steps are told apart.
     writeln!(acknowledged, "ready")?;
-    let mut step = 0;
-    loop {
+    for step in steps {
         log.write_all(record(step).as_bytes())?;
         let new = directory.join(format!("new.{step}"));
         let mut file = File::create_new(&new)?;
@@ -85,8 +84,17 @@ fn steps(directory: &Path) -> std::io::Result<std::convert::Infallible> {
             }
             writeln!(acknowledged, "{step}")?;
         }
-        step += 1;
     }
+    Ok(())
+}
+
+/// What the witness has said so far: that its files are prepared, and the last step that is durable.
+pub fn acknowledgement(text: &str) -> (bool, Option<u64>) {
+    // A kill may leave a number in part.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let mut lines = whole.lines();
+    let ready = lines.next() == Some("ready");
+    (ready, lines.filter_map(|line| line.parse().ok()).next_back())
 }
 
 /// A file of the witness, as one of its names shows it.
@@ -224,6 +232,24 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_model_says_what_the_steps_leave() {
+        for steps in [0, 1, KEPT, KEPT + 1, 3 * KEPT] {
+            let name = format!("pando-witness-{}-{steps}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            fs::create_dir(&directory).unwrap();
+            let mut acknowledged = Vec::new();
+            super::steps(&directory, 0..steps, &mut acknowledged).unwrap();
+            let state = State::read(&directory).unwrap();
+            fs::remove_dir_all(&directory).unwrap();
+            assert_eq!(state, State::after(steps, 0), "after {steps} steps");
+            let (ready, last) = acknowledgement(&String::from_utf8(acknowledged).unwrap());
+            assert!(ready);
+            assert_eq!(last, (0..steps).rfind(|step| syncs_after(*step)));
+            state.verify(last).unwrap();
+        }
+    }
 
     #[test]
     fn every_prefix_is_accepted() {
