@@ -123,7 +123,7 @@ pub fn run(context: &Context) -> Outcome {
         context.programs.join("pando").display(),
         context.work.join("volume.img").display()
     );
-    let run = |script: &str| tool::shell(&directory, &format!("{variables}{FUNCTIONS}{script}"));
+    let run = |script: &str| tool::shell_with_pipes(&directory, &format!("{variables}{FUNCTIONS}{script}"));
     run("mkdir all volume/all")?;
     run(&format!("cd all; exec > ../expected\n{CALLS}"))?;
     run(SEEN)?;

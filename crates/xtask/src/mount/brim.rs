@@ -1,5 +1,6 @@
 //! Life on the brim: a volume that is filled, and on which files then come, grow, are overwritten and go for a long time. What
-//! was deleted must be there for others again, and a cache far smaller than the volume must not be in anybody's way.
+//! was deleted must be there for others again, what was written must be what is read, and a cache far smaller than the
+//! volume must not be in anybody's way.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,11 +21,38 @@ const LIVE_PERCENT: u64 = 60;
 /// After everything was deleted and the volume unmounted.
 const BACK_PERCENT: u64 = 95;
 
-/// What is there: the number of each file, and its size.
+/// What was written to a file: its size, and each write in its order.
+#[derive(Default)]
+struct Written {
+    size: u64,
+    writes: Vec<Piece>,
+}
+
+struct Piece {
+    offset: u64,
+    length: u64,
+    /// Of the bytes, which are those of no other write.
+    seed: u64,
+}
+
+impl Written {
+    /// What is in the file.
+    fn contents(&self) -> Vec<u8> {
+        let mut contents = vec![0; self.size as usize];
+        for piece in &self.writes {
+            let (from, to) = (piece.offset as usize, (piece.offset + piece.length) as usize);
+            fill(&mut contents[from..to], piece.seed);
+        }
+        contents
+    }
+}
+
+/// What is there: each file by its number.
 struct Life<'a> {
     directory: &'a Path,
-    files: BTreeMap<u64, u64>,
+    files: BTreeMap<u64, Written>,
     random: Random,
+    writes: u64,
     block: Vec<u8>,
 }
 
@@ -34,7 +62,7 @@ impl Life<'_> {
     }
 
     fn live_bytes(&self) -> u64 {
-        self.files.values().sum()
+        self.files.values().map(|written| written.size).sum()
     }
 
     fn any(&mut self) -> Option<u64> {
@@ -51,12 +79,12 @@ impl Life<'_> {
                 _ => self.random.below(FILE_BYTES_MAX),
             };
             let file = File::create(self.path(number))?;
-            self.files.insert(number, 0);
+            self.files.insert(number, Written::default());
             return self.write(&file, number, 0, size);
         };
         let file = File::options().write(true).open(self.path(number))?;
         for _ in 0..1 + self.random.below(40) {
-            let offset = self.random.below(self.files[&number] + 1);
+            let offset = self.random.below(self.files[&number].size + 1);
             let length = [4, 100, 4096, 65_536][self.random.below(4) as usize];
             self.write(&file, number, offset, length)?;
         }
@@ -64,10 +92,43 @@ impl Life<'_> {
     }
 
     fn write(&mut self, file: &File, number: u64, offset: u64, length: u64) -> io::Result<()> {
-        let written = file.write_all_at(&self.block[..length as usize], offset);
-        // A long write that was refused may have been done in part.
-        self.files.insert(number, file.metadata()?.len());
+        self.writes += 1;
+        let (seed, block) = (self.writes, &mut self.block[..length as usize]);
+        fill(block, seed);
+        // A long write that is refused may have been done in part, and says so before.
+        let mut done = 0;
+        let written = loop {
+            if done == length {
+                break Ok(());
+            }
+            match file.write_at(&block[done as usize..], offset + done) {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => done += more as u64,
+                Err(error) => break Err(error),
+            }
+        };
+        let file = self.files.get_mut(&number).expect("only what is there is written to");
+        file.size = file.size.max(offset + done);
+        file.writes.push(Piece { offset, length: done, seed });
         written
+    }
+
+    /// Compares all that is there with what was written.
+    fn compare(&self) -> Outcome {
+        for (number, written) in &self.files {
+            let path = self.path(*number);
+            let found = at("cannot read", &path, fs::read(&path))?;
+            let wanted = written.contents();
+            if found.len() != wanted.len() {
+                let (found, wanted) = (found.len(), wanted.len());
+                return Err(Failure::Wrong(format!("{} has {found} bytes, not {wanted}", path.display())));
+            }
+            if let Some(place) = found.iter().zip(&wanted).position(|(found, wanted)| found != wanted) {
+                let path = path.display();
+                return Err(Failure::Wrong(format!("{path} differs at {place} from what was written")));
+            }
+        }
+        Ok(())
     }
 
     /// Deletes a few files.
@@ -90,10 +151,13 @@ pub fn run(context: &Context) -> Outcome {
     for number in 0..7 {
         tool::create_directory(&directory.join(number.to_string()))?;
     }
-    let mut block = vec![0; FILE_BYTES_MAX as usize];
-    fill(&mut block, 1);
-    let mut life =
-        Life { directory: &directory, files: BTreeMap::new(), random: Random::new(20_260_102), block };
+    let mut life = Life {
+        directory: &directory,
+        files: BTreeMap::new(),
+        random: Random::new(20_260_102),
+        writes: 0,
+        block: vec![0; FILE_BYTES_MAX as usize],
+    };
     let (mut refused, mut least) = (0, u64::MAX);
     for number in 0..STEPS {
         match life.step(number) {
@@ -114,13 +178,7 @@ pub fn run(context: &Context) -> Outcome {
         )));
     }
     volume.remount()?;
-    for (number, size) in &life.files {
-        let path = life.path(*number);
-        let found = at("cannot stat", &path, fs::metadata(&path))?.len();
-        if found != *size {
-            return Err(Failure::Wrong(format!("{} has {found} bytes, not {size}", path.display())));
-        }
-    }
+    life.compare()?;
     at("cannot remove", &directory, fs::remove_dir_all(&directory))?;
     volume.remount()?;
     let back = tool::free_bytes(&volume.root)?;

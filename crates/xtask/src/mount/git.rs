@@ -7,7 +7,7 @@ use super::{Context, Outcome};
 
 const SCRIPT: &str = r#"
 export GIT_CONFIG_NOSYSTEM=1 HOME="$PWD" GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@t GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@t
-clean() { test -z "$(git -C "$1" status --porcelain --ignored)"; }
+clean() { changes=$(git -C "$1" status --porcelain --ignored); test -z "$changes"; }
 git init -q --initial-branch=main origin
 cp -a "$TREE/." origin/
 git -C origin add -A -f
@@ -18,10 +18,12 @@ git -C clone fsck --full --strict
 clean clone
 # Of objects on the same file system git makes hard links.
 git clone -q --bare --local origin linked
-test "$(find linked/objects -type f -links 1)" = '' && test "$(find linked/objects -type f)" != ''
+objects=$(find linked/objects -type f); test -n "$objects"
+alone=$(find linked/objects -type f -links 1); test -z "$alone"
 git -C linked fsck --full --strict
 git -C clone checkout -q -b other
-git -C clone ls-files | head -n 500 | while read -r file; do echo more >> "clone/$file"; done
+git -C clone ls-files > files
+head -n 500 files | while read -r file; do echo more >> "clone/$file"; done
 git -C clone commit -q -a -m second
 git -C clone checkout -q main
 git -C clone gc -q --prune=now
@@ -34,7 +36,7 @@ clean clone
 const AFTER_REMOUNT: &str = r#"
 export GIT_CONFIG_NOSYSTEM=1 HOME="$PWD"
 git -C clone fsck --full --strict
-test -z "$(git -C clone status --porcelain --ignored)"
+changes=$(git -C clone status --porcelain --ignored); test -z "$changes"
 diff -r --no-dereference --exclude=.git "$TREE" clone
 "#;
 
@@ -43,8 +45,8 @@ pub fn run(context: &Context) -> Outcome {
     let tree = linux::reference(context, &["kernel", "mm"])?;
     let mut volume = Volume::create(context, 4 << 30, &[])?;
     let script = |text: &str| format!("TREE='{}'\n{text}", tree.display());
-    tool::shell(&volume.root, &script(SCRIPT))?;
+    tool::shell_with_pipes(&volume.root, &script(SCRIPT))?;
     volume.remount()?;
-    tool::shell(&volume.root, &script(AFTER_REMOUNT))?;
+    tool::shell_with_pipes(&volume.root, &script(AFTER_REMOUNT))?;
     volume.finish()
 }

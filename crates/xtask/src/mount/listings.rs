@@ -223,7 +223,7 @@ fn changes_by_others(context: &Context, volume: &Volume) -> Outcome {
     let program = context.programs.join("pando");
     let program = program.display();
     let transfer = format!("'{program}' send '{text}' one | '{program}' receive --name two '{text}'");
-    tool::shell(&context.work, &transfer)?;
+    tool::shell_with_pipes(&context.work, &transfer)?;
     snapshots.has(true, "two", "a snapshot that was received is listed")?;
     pando(&["snapshot", "delete", &text, "one"])?;
     snapshots.has(false, "one", "a snapshot is listed that was deleted")

@@ -7,20 +7,22 @@ use super::{Context, Failure, Outcome};
 
 /// `listing DIRECTORY` prints all that stat tells of what is in it but inode numbers.
 const FUNCTIONS: &str = r#"
+attribute() { getfattr --only-values --absolute-names -n "$1" "$2"; }
 listing() { (cd "$1" && find . -printf '%P %y %#m %U %G %s %b %T@ %C@ %n %l\n' | LC_ALL=C sort); }
 same() {
     # It takes no two device nodes or fifos for the same; rsync compares them.
     diff -r --no-dereference -x fifo -x node "$1" "$2"
     listing "$1" > "$WORK"/one.list; listing "$2" | diff "$WORK"/one.list -
-    test -z "$(rsync -naHAX --checksum --delete --itemize-changes "$1/" "$2/")"
+    difference=$(rsync -naHAX --checksum --delete --itemize-changes "$1/" "$2/")
+    echo "$difference"; test -z "$difference"
 }
 "#;
 
 const SEND: &str = r#"
 cp -a "$TREE" tree
 ln tree/mm/slab.c tree/kernel/slab.c
-setfattr -n user.note -v kept tree/mm 2> /dev/null || true
-setfattr -n user.large -v "$(head -c 3000 /dev/zero | tr '\0' x)" tree/mm/slab.c 2> /dev/null || true
+setfattr -n user.note -v kept tree/mm
+setfattr -n user.large -v "$(head -c 3000 /dev/zero | tr '\0' x)" tree/mm/slab.c
 dd if=/dev/urandom of=sparse bs=4k count=3 seek=100000 status=none
 dd if=/dev/urandom of=sparse bs=4k count=3 seek=10 conv=notrunc status=none
 mknod node c 1 3; mkfifo fifo; chmod 4711 tree/mm/slab.c; chown 12:34 tree/kernel
@@ -29,10 +31,13 @@ touch -d '2001-02-03 04:05:06.789' tree/mm
 "$PANDO" send "$PWD" one | "$PANDO" receive "$OTHER"
 same .snapshots/one "$OTHER/.snapshots/one"
 test "$(stat -c %W .snapshots/one/tree/mm/slab.c)" = "$(stat -c %W "$OTHER/.snapshots/one/tree/mm/slab.c")"
+test "$(attribute user.note "$OTHER/.snapshots/one/tree/mm")" = kept
+test "$(attribute user.large "$OTHER/.snapshots/one/tree/mm/slab.c" | wc -c)" = 3000
 test "$OTHER/.snapshots/one/tree/mm/slab.c" -ef "$OTHER/.snapshots/one/tree/kernel/slab.c"
 
 # Changes, while both volumes are written to.
 rm -r tree/kernel/time; mv tree/mm tree/memory; echo new > tree/new; ln tree/new tree/memory/linked
+setfattr -n user.note -v changed tree/memory; setfattr -x user.large tree/memory/slab.c
 dd if=/dev/urandom of=sparse bs=4k count=1 seek=11 conv=notrunc status=none
 (for i in $(seq 300); do echo $i > busy.$i; done) &
 (cd "$OTHER" && for i in $(seq 300); do echo $i > busy.$i; done) &
@@ -61,12 +66,14 @@ grep -q 'already' "$WORK"/refusal
 # And back again, whole.
 "$PANDO" send "$OTHER" two | "$PANDO" receive --name back "$PWD"
 same .snapshots/two .snapshots/back
+test "$(attribute user.note .snapshots/back/tree/memory)" = changed
 listing .snapshots/two > "$WORK"/two.list
 "#;
 
 const AFTER_REMOUNT: &str = r#"
 listing .snapshots/two | diff "$WORK"/two.list -
-listing .snapshots/back | diff "$WORK"/two.list -
+same .snapshots/two .snapshots/back
+test "$(attribute user.note .snapshots/back/tree/memory)" = changed
 "#;
 
 /// Sends and receives between two volumes.
@@ -84,9 +91,9 @@ pub fn run(context: &Context) -> Outcome {
         let work = context.work.display();
         format!("TREE='{tree}'\nPANDO='{pando}'\nOTHER='{other}'\nWORK='{work}'\n{FUNCTIONS}{text}")
     };
-    tool::shell(&volume.root, &script(SEND))?;
+    tool::shell_with_pipes(&volume.root, &script(SEND))?;
     volume.remount()?;
-    tool::shell(&volume.root, &script(AFTER_REMOUNT))?;
+    tool::shell_with_pipes(&volume.root, &script(AFTER_REMOUNT))?;
     volume.finish()?;
     other.finish()
 }

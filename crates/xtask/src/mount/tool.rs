@@ -71,6 +71,14 @@ pub fn shell(directory: &Path, script: &str) -> Result<(), Failure> {
     run(Command::new("sh").arg("-euc").arg(script).current_dir(directory))
 }
 
+/// The same for a script with pipes, where the failure of any of their programs ends it, as one within `$(...)` does that
+/// is assigned.
+pub fn shell_with_pipes(directory: &Path, script: &str) -> Result<(), Failure> {
+    eprintln!("{script}");
+    let options = ["-O", "inherit_errexit", "-o", "pipefail", "-euc"];
+    run(Command::new("bash").args(options).arg(script).current_dir(directory))
+}
+
 /// For how long [`until`] waits: on a busy machine things take their time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
