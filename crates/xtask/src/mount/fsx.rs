@@ -6,23 +6,25 @@ use super::tool::{self, at};
 use super::volume::Volume;
 use super::{Context, Outcome};
 
-/// fsx grows slower with every mapping it has made, on any file system; many short runs of different seeds do not.
+const OPERATIONS: u64 = 1_000_000;
 const OPERATIONS_A_RUN: u64 = 10_000;
-const RUNS: u64 = 100;
+/// fsx keeps what it has mapped for reading and grows slower with every mapping, on any file system; many short runs of
+/// different seeds do not.
+const OPERATIONS_A_RUN_WITH_MMAP: u64 = 2500;
 /// Of the first run. fsx prints the seed with every failure; fixed, so that a failure can be run again.
 const SEED: u64 = 20_260_101;
 
 /// read(2) and write(2) and everything that changes a file's size or holes.
 pub fn without_mmap(context: &Context) -> Outcome {
-    run(context, "mapread = 0.0\nmapwrite = 0.0\n", &["-o", "transport=dev"])
+    run(context, "mapread = 0.0\nmapwrite = 0.0\n", OPERATIONS_A_RUN, &["-o", "transport=dev"])
 }
 
 /// The same with reads and writes through shared mappings.
 pub fn with_mmap(context: &Context) -> Outcome {
-    run(context, "mapread = 1.0\nmapwrite = 1.0\ninvalidate = 0.1\n", &[])
+    run(context, "mapread = 1.0\nmapwrite = 1.0\ninvalidate = 0.1\n", OPERATIONS_A_RUN_WITH_MMAP, &[])
 }
 
-fn run(context: &Context, mapping: &str, options: &[&str]) -> Outcome {
+fn run(context: &Context, mapping: &str, operations_a_run: u64, options: &[&str]) -> Outcome {
     let volume = Volume::create(context, 1 << 30, options)?;
     let configuration = context.work.join("fsx.toml");
     // msync after each mapped write would hide what the page cache and the file system do without it.
@@ -33,9 +35,9 @@ fn run(context: &Context, mapping: &str, options: &[&str]) -> Outcome {
          posix_fadvise = 0.1\ncopy_file_range = 0.1\nclose_open = 0.1\n"
     );
     at("cannot write", &configuration, fs::write(&configuration, text))?;
-    let operations = OPERATIONS_A_RUN.to_string();
+    let operations = operations_a_run.to_string();
     let file = volume.root.join("fsx");
-    for run in 0..RUNS {
+    for run in 0..OPERATIONS / operations_a_run {
         let seed = (SEED + run).to_string();
         let mut command = context.program("fsx");
         command.arg("-f").arg(&configuration).args(["-N", &operations, "-S", &seed]);

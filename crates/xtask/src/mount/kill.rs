@@ -15,7 +15,7 @@ use super::volume::Volume;
 use super::witness::{self, State};
 use super::{Context, Failure, Outcome};
 
-const ROUNDS: u64 = 20;
+const ROUNDS: u64 = 12;
 const ROUNDS_FULL: u64 = 200;
 /// The load runs for a random time up to this before the kill.
 const LOAD_MS_MAX: u64 = 3000;

@@ -10,13 +10,18 @@ use super::{Context, Failure, Outcome};
 /// What `make test` takes; `make test-full` takes all.
 const SHORT: &[&str] = &["fs", "kernel", "mm", "include", "net"];
 
-/// A tree outside the volume with these top directories of the Linux source, all if none are named. It is unpacked once and kept beside the build.
+/// A tree outside the volume with the directories of these names in the Linux source, wherever they lie in it, or all of
+/// it if none are named. It is unpacked once and kept beside the build.
 pub fn reference(context: &Context, parts: &[&str]) -> Result<PathBuf, Failure> {
     let name = if parts.is_empty() { "all".to_owned() } else { parts.join("-") };
     let place = context.tools.join("linux-source").join(&name);
     if place.is_dir() {
         return Ok(place);
     }
+    // Reading the archive takes far longer than copying a part of what came out of it.
+    let whole = (parts != SHORT && parts.iter().all(|part| SHORT.contains(part)) && !parts.is_empty())
+        .then(|| reference(context, SHORT))
+        .transpose()?;
     let archive = archive()?;
     let folder = context.tools.join("linux-source");
     tool::create_directory(&folder)?;
@@ -32,13 +37,25 @@ pub fn reference(context: &Context, parts: &[&str]) -> Result<PathBuf, Failure> 
         at("cannot remove", &unfinished, fs::remove_dir_all(&unfinished))?;
     }
     tool::create_directory(&unfinished)?;
-    let mut command = context.program("tar");
-    command.arg("-xf").arg(&archive).arg("-C").arg(&unfinished).args(["--strip-components=1", "--wildcards"]);
-    command.arg("--no-same-owner").args(parts.iter().map(|part| format!("linux-*/{part}/*")));
-    // `fs/*` must not match drivers/fs.
-    tool::run(&mut command)?;
+    match whole {
+        Some(whole) => copy(&whole, &unfinished, parts)?,
+        None => {
+            let mut command = context.program("tar");
+            command.arg("-xf").arg(&archive).arg("-C").arg(&unfinished);
+            command.args(["--strip-components=1", "--wildcards", "--no-same-owner"]);
+            tool::run(command.args(parts.iter().map(|part| format!("linux-*/{part}/*"))))?;
+        }
+    }
     at("cannot rename", &unfinished, fs::rename(&unfinished, &place))?;
     Ok(place)
+}
+
+/// The same parts of a tree that has more.
+fn copy(whole: &Path, to: &Path, parts: &[&str]) -> Outcome {
+    let patterns: String = parts.iter().map(|part| format!(" '*/{part}/*'")).collect();
+    let to = to.display();
+    let script = format!("tar -cf - . | tar -xf - -C '{to}' --no-same-owner --wildcards{patterns}");
+    tool::shell_with_pipes(whole, &script)
 }
 
 /// The newest archive of Debian's or Ubuntu's package.
@@ -88,7 +105,7 @@ pub fn run(context: &Context) -> Outcome {
     tool::shell(
         &directory,
         &script(
-            "test \"$(ls)\" = rsync\ntime -p diff -r --no-dereference \"$TREE\" rsync\nrm -rf rsync\ntest -z \"$(ls)\"",
+            "test \"$(ls)\" = rsync\ntime -p diff -r --no-dereference \"$TREE\" rsync\nrm -rf rsync\nleft=$(ls); test -z \"$left\"",
         ),
     )?;
     volume.finish()

@@ -7,8 +7,9 @@ import shlex
 import subprocess
 import sys
 
-FILES, BYTES, ROUNDS = 64, 1 << 20, 10
-pando, image, root, other = sys.argv[1:]
+FILES, BYTES = 64, 1 << 20
+pando, image, root, other, rounds = sys.argv[1:]
+ROUNDS = int(rounds)
 
 # Started before there is a map: a child leaves what it has of those when it executes its program, and that sends what waits.
 shell = subprocess.Popen(["sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -56,9 +57,9 @@ for turn in range(ROUNDS):
 
 run(pando, "snapshot", "create", "--writable", root, "trial")
 maps = map_files(f"{root}/.snapshots/trial/tree")
-for turn in range(ROUNDS // 3):
+for turn in range((ROUNDS + 1) // 3):
     expected = change(maps, bytes([ord("a") + turn]) * BYTES)
-    run("sh", "-c", '"$0" send "$1" trial | "$0" receive --name "$2" "$1"', pando, root, f"sent.{turn}")
+    run("bash", "-o", "pipefail", "-c", '"$0" send "$1" trial | "$0" receive --name "$2" "$1"', pando, root, f"sent.{turn}")
     look(f"{root}/.snapshots/sent.{turn}/tree", expected)
     expected = change(maps, expected.upper())
     run(pando, "mount", "-o", "snapshot=trial", image, other)

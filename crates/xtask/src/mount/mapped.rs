@@ -17,6 +17,7 @@ pub fn run(context: &Context) -> Outcome {
     at("cannot write", &program, std::fs::write(&program, include_str!("mapped.py")))?;
     let mut python = Command::new("python3");
     python.arg(program).arg(context.programs.join("pando")).arg(volume.image()).arg(&volume.root);
-    tool::run(python.arg(Path::new(SCRATCH).join("snapshot")))?;
+    python.arg(Path::new(SCRATCH).join("snapshot")).arg(if context.full { "10" } else { "5" });
+    tool::run(&mut python)?;
     volume.finish()
 }

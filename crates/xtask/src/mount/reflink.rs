@@ -1,6 +1,7 @@
 //! Copies that share: cp and copy_file_range(2) of a large file, by counts of what the engine was given and of the space used.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -10,9 +11,11 @@ use super::volume::Volume;
 use super::{Context, Failure, Outcome};
 
 const MIB: u64 = 1 << 20;
-const FILE_BYTES: u64 = 256 * MIB;
-/// A range whose ends lie on no border of anything.
-const RANGE: std::ops::Range<u64> = 5 * MIB + 777..211 * MIB + 12_345;
+/// More than copies of it may use, also without what lies outside of the range.
+const FILE_MIB: u64 = 96;
+const FILE_MIB_FULL: u64 = 256;
+/// Places that are changed later.
+const CHANGES: u64 = 12;
 /// What is given to the engine for a copy that shares: records and, of a range, what lies outside of whole MiB.
 const GIVEN_MAX: u64 = 4 * MIB;
 /// What copies of the file may use: nodes of 4 MiB that are seen in part on both sides, and those that lead to them.
@@ -23,11 +26,11 @@ const NAMES: [&str; 5] = ["file", "auto", "default", "kept", "range"];
 /// Makes copies, changes either side, and compares all with what they should be.
 pub fn run(context: &Context) -> Outcome {
     let mut volume = Volume::create(context, 2 << 30, &[])?;
-    let mut expected = Expected::default();
+    let mut expected = Expected::of(if context.full { FILE_MIB_FULL } else { FILE_MIB } * MIB);
     let path = volume.root.join("file");
     let mut chunk = vec![0; MIB as usize];
     let file = at("cannot create", &path, File::create(&path))?;
-    for index in 0..FILE_BYTES / MIB {
+    for index in 0..expected.file_bytes / MIB {
         pattern::fill(&mut chunk, index);
         at("cannot write", &path, file.write_all_at(&chunk, index * MIB))?;
     }
@@ -44,7 +47,7 @@ pub fn run(context: &Context) -> Outcome {
     compare(&volume.root, &NAMES[..4], &expected)?;
     volume.remount()?;
     let before = Space::of(&volume)?.checked_beside(&before)?;
-    sharing(&volume, "copy_file_range of a part", || copy_range(&volume.root))?;
+    sharing(&volume, "copy_file_range of a part", || copy_range(&volume.root, expected.range()))?;
     compare(&volume.root, &NAMES, &expected)?;
     // The last checkpoint has joined what the pieces have left: they stay shared.
     volume.remount()?;
@@ -85,13 +88,13 @@ fn sharing(volume: &Volume, what: &str, copy: impl FnOnce() -> Outcome) -> Outco
 }
 
 /// The range at the same place of a new file, in as many calls as it takes.
-fn copy_range(root: &Path) -> Outcome {
+fn copy_range(root: &Path, range: Range<u64>) -> Outcome {
     let (from, to) = (root.join("file"), root.join("range"));
     let source = at("cannot open", &from, File::open(&from))?;
     let target = at("cannot create", &to, File::create(&to))?;
-    let (mut read, mut written) = (RANGE.start, RANGE.start);
-    while read < RANGE.end {
-        let left = (RANGE.end - read) as usize;
+    let (mut read, mut written) = (range.start, range.start);
+    while read < range.end {
+        let left = (range.end - read) as usize;
         let copied = rustix::fs::copy_file_range(&source, Some(&mut read), &target, Some(&mut written), left);
         if at("cannot copy a range of", &from, copied.map_err(Into::into))? == 0 {
             return Err(Failure::Wrong(format!("copy_file_range copied nothing at {read}")));
@@ -125,20 +128,31 @@ impl Space {
     }
 }
 
-/// What was changed in each file: places of 8 bytes, and what they hold.
-#[derive(Default)]
+/// How large the file is, and what was changed in each: places of 8 bytes, and what they hold.
 struct Expected {
+    file_bytes: u64,
     changes: Vec<(&'static str, u64, [u8; 8])>,
 }
 
 impl Expected {
+    fn of(file_bytes: u64) -> Self {
+        Self { file_bytes, changes: Vec::new() }
+    }
+
+    /// What is copied of the file: its ends lie on no border of anything.
+    fn range(&self) -> Range<u64> {
+        5 * MIB + 777..self.file_bytes - 13 * MIB + 12_345
+    }
+
     /// Writes to every file, in the middle of MiB that only it changes.
     fn change(&mut self, root: &Path) -> Outcome {
         for (number, name) in NAMES.into_iter().enumerate() {
             let path = root.join(name);
             let file = at("cannot open", &path, File::options().write(true).open(&path))?;
-            for index in 0..12 {
-                let place = (10 + 16 * index + number as u64) * MIB + 4093 + index;
+            // All within the range.
+            let step = (self.file_bytes / MIB - 24) / CHANGES;
+            for index in 0..CHANGES {
+                let place = (10 + step * index + number as u64) * MIB + 4093 + index;
                 let bytes = pattern::mix(place + number as u64).to_le_bytes();
                 at("cannot write", &path, file.write_all_at(&bytes, place))?;
                 self.changes.push((name, place, bytes));
@@ -153,8 +167,9 @@ impl Expected {
         let start = index * MIB;
         if name == "range" {
             let within = |place: u64| place.saturating_sub(start).min(MIB) as usize;
-            chunk[..within(RANGE.start)].fill(0);
-            chunk[within(RANGE.end)..].fill(0);
+            let range = self.range();
+            chunk[..within(range.start)].fill(0);
+            chunk[within(range.end)..].fill(0);
         }
         for (_, place, bytes) in self.changes.iter().filter(|change| change.0 == name) {
             if *place / MIB == index {
@@ -171,7 +186,7 @@ fn compare(root: &Path, names: &[&str], expected: &Expected) -> Outcome {
     for name in names.iter().copied() {
         let path = root.join(name);
         let file = at("cannot open", &path, File::open(&path))?;
-        let size = if name == "range" { RANGE.end } else { FILE_BYTES };
+        let size = if name == "range" { expected.range().end } else { expected.file_bytes };
         let length = at("cannot look at", &path, file.metadata())?.len();
         if length != size {
             return Err(Failure::Wrong(format!("{} has {length} bytes, not {size}", path.display())));
