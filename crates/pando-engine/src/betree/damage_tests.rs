@@ -414,6 +414,38 @@ fn a_message_outside_its_edge_is_damage() {
     assert_outside(engine.volume().flush_child(&root(&engine), &KeyRange::all(), 1));
 }
 
+/// Beside those of a neighbour it came into no order that could be written, which ended the process.
+#[test]
+fn a_goto_outside_its_edge_is_damage() {
+    let engine = made_to_harm(1000, root, |root| {
+        let all = KeyRange::all();
+        let xf = Xf { strip: 0, prepend: Bytes::new(), lower: all.lower, upper: all.upper };
+        let range = KeyRange::prefix("other");
+        let goto = Goto { range, msn: MSN, target: root.interior_mut().children[0].id, height: 0, xf };
+        root.interior_mut().children[1].push_goto(goto);
+    });
+    assert_outside(engine.volume().flush_child(&root(&engine), &KeyRange::all(), 1));
+    assert_outside(engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0));
+}
+
+/// Where the node behind it is shared, its own pivots were cut out of that from the back to the front.
+#[test]
+fn an_edge_without_room_is_damage() {
+    let engine = made_to_harm(450, root, |root| {
+        let interior = root.interior_mut();
+        interior.pivots[0] = Bound::least();
+        interior.children[0].strip = 0;
+    });
+    let Err(Error::Damaged { what }) =
+        root(&engine).state.read().interior().bounds_below(0, &KeyRange::all())
+    else {
+        panic!("an edge has room where there is none")
+    };
+    assert!(what.contains("no room"), "{what}");
+    let merged = engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0);
+    assert!(matches!(merged, Err(Error::Damaged { .. })), "{merged:?}");
+}
+
 /// The same of a leaf that is split.
 #[test]
 fn a_key_outside_its_leaf_is_damage() {

@@ -145,7 +145,7 @@ impl Interior {
         let bounds = self.bounds_of(index, own);
         let child = &self.children[index];
         let buffer = child.buffer.get().expect("all buffers are loaded");
-        if self.bounds_below(index, own).is_err() || !buffer.keys_lie_inside(&bounds) {
+        if self.bounds_below(index, own).is_err() || !buffer.targets_lie_inside(&bounds) {
             return false;
         }
         let Some(border) = buffer.middle(&bounds) else { return false };

@@ -545,14 +545,7 @@ impl Volume {
 /// The part of a node that an edge's messages need and that is not in memory. An interior node is needed whole.
 fn missing_below(edge: &Child, below: &Node, bounds: KeyRange, prefix: &[u8]) -> Result<Option<u32>> {
     let buffer = edge.buffer.get();
-    // BT-2: such a key need not have the prefix that the edge lifts.
-    if buffer.is_some_and(|buffer| !buffer.keys_lie_inside(&bounds)) {
-        return Err(Error::damaged_node(
-            None,
-            edge.id,
-            "a message for it lies outside the bounds of its edge",
-        ));
-    }
+    edge.expect_messages_inside(&bounds)?;
     let Body::Leaf(leaf) = &below.body else { return Ok(below.missing_part()) };
     let Some(buffer) = buffer else { return Ok(None) };
     let ranges: Vec<_> = buffer

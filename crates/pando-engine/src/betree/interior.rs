@@ -35,6 +35,18 @@ pub(crate) struct Child {
 }
 
 impl Child {
+    /// An error if a message that waits for the node behind it, and is in memory, is for keys that are not. BT-2: such a key need not have
+    /// the prefix that the edge lifts; nor is there an order in which it could stand beside those of a neighbour.
+    pub(crate) fn expect_messages_inside(&self, bounds: &KeyRange) -> Result<()> {
+        match self.buffer.get() {
+            Some(buffer) if !buffer.targets_lie_inside(bounds) => {
+                let what = "a message for it lies outside the bounds of its edge";
+                Err(Error::damaged_node(None, self.id, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// True if deletes wait at an edge to a node, in a buffer in memory.
     pub(crate) fn holds_deletes(&self) -> bool {
         !self.id.is_empty() && self.buffer.get().is_some_and(|buffer| buffer.holds_deletes())
@@ -104,7 +116,7 @@ impl Child {
     }
 
     /// Adds a goto. The buffer must be loaded.
-    fn push_goto(&mut self, goto: Goto) {
+    pub(super) fn push_goto(&mut self, goto: Goto) {
         self.buffer.change().expect("a buffer is loaded before messages come").push_goto(goto);
         self.count_buffer();
     }
@@ -207,6 +219,9 @@ impl Interior {
     pub(crate) fn bounds_below(&self, index: usize, own: &KeyRange) -> Result<(KeyRange, Bytes)> {
         let bounds = self.bounds_of(index, own);
         let child = &self.children[index];
+        if bounds.is_empty() {
+            return Err(Error::damaged_node(None, child.id, "its edge has no room for a key"));
+        }
         let Some(prefix) = edge_prefix(&bounds, child.strip as usize) else {
             return Err(Error::damaged_node(None, child.id, "its edge lifts more than its keys share"));
         };

@@ -43,7 +43,8 @@ pub(crate) fn relift_key(key: &Bytes, prefix: &[u8], strip: &[u8]) -> Bytes {
 /// The way into another node's keys - `strip` bytes go, `prepend` comes - for a node whose keys are shorter by `shorter` bytes or
 /// longer by `longer`. One of the two is empty.
 pub(crate) fn relift_way(strip: &mut u32, prepend: &mut Bytes, longer: &[u8], shorter: &[u8]) {
-    *strip += longer.len() as u32;
+    // What strips more than any key has is damaged before and behind it.
+    *strip = strip.saturating_add(longer.len() as u32);
     let gone = (*strip as usize).min(shorter.len());
     *strip -= gone as u32;
     if gone < shorter.len() {

@@ -259,8 +259,10 @@ impl Volume {
             let (below_b, prefix_b) = interior.bounds_below(left + 1, own)?;
             expect_inside(&first, &a, &below_a)?;
             expect_inside(&second, &b, &below_b)?;
-            let bounds =
-                KeyRange::new(interior.bounds_of(left, own).lower, interior.bounds_of(left + 1, own).upper);
+            let [bounds_a, bounds_b] = [left, left + 1].map(|index| interior.bounds_of(index, own));
+            interior.children[left].expect_messages_inside(&bounds_a)?;
+            interior.children[left + 1].expect_messages_inside(&bounds_b)?;
+            let bounds = KeyRange::new(bounds_a.lower, bounds_b.upper);
             let strip = bounds.common_prefix().min(prefix_a.len()).min(prefix_b.len());
             self.mark_dirty(parent, &mut above);
             self.mark_dirty(&first, &mut a);

@@ -473,19 +473,19 @@ impl MessageBuffer {
         self.split_off(&range.lower)
     }
 
-    /// True if no keyed message lies outside of a range.
-    pub(crate) fn keys_lie_inside(&self, range: &KeyRange) -> bool {
+    /// True if no keyed message and no goto reaches out of a range, as range deletes may.
+    pub(crate) fn targets_lie_inside(&self, range: &KeyRange) -> bool {
         let keys = [self.keyed.first_key_value(), self.keyed.last_key_value()];
+        let gotos = [self.gotos.first(), self.gotos.last()];
         keys.into_iter().flatten().all(|(key, _)| range.contains(key))
+            && gotos.into_iter().flatten().all(|goto| range.covers(&goto.range))
     }
 
     /// True if no message reaches out of a range.
     pub(crate) fn lies_inside(&self, range: &KeyRange) -> bool {
-        let fragments =
-            [self.ranges.first(), self.ranges.last()].map(|end| end.map(|(fragment, _)| fragment));
-        let gotos = [self.gotos.first(), self.gotos.last()].map(|end| end.map(|goto| &goto.range));
-        self.keys_lie_inside(range)
-            && fragments.into_iter().chain(gotos).flatten().all(|fragment| range.covers(fragment))
+        let fragments = [self.ranges.first(), self.ranges.last()];
+        self.targets_lie_inside(range)
+            && fragments.into_iter().flatten().all(|(fragment, _)| range.covers(fragment))
     }
 
     /// Takes in a buffer whose messages all lie at or above `border`, all of its own below it. Fragments that reach
