@@ -35,6 +35,8 @@ pub fn seeds(usual: u64) -> Vec<u64> {
     }
 }
 
+/// What somebody has mistyped would go unnoticed among runs of other seeds.
 fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
