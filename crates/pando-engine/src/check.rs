@@ -278,7 +278,8 @@ impl Check<'_> {
             let own = match bounds {
                 Some(Ok((bounds, _))) => Some(bounds),
                 Some(Err(_)) => {
-                    self.problem(id, &format!("BT-2: edge {index} lifts more than its keys share"));
+                    let what = "has no room, or lifts more than its keys share";
+                    self.problem(id, &format!("BT-2: edge {index} {what}"));
                     None
                 }
                 None => None,
@@ -336,8 +337,7 @@ fn broken(state: &Node, own: Option<&KeyRange>) -> Vec<String> {
             for (index, child) in interior.children.iter().enumerate() {
                 let bounds = interior.bounds_of(index, own);
                 let Some(buffer) = child.buffer.get() else { continue };
-                let mut ends = [buffer.keyed().next(), buffer.keyed().last()].into_iter().flatten();
-                if ends.any(|(key, _, _)| !bounds.contains(key)) {
+                if !buffer.targets_lie_inside(&bounds) {
                     broken.push(format!("BT-2: a message for edge {index} lies outside of it"));
                 }
             }

@@ -1,7 +1,8 @@
 //! Cuts the power at every moment of a run and looks at what recovery makes of it.
 //!
 //! A workload runs once on a simulated device, which records its I/Os. Then, for every prefix of that trace and every
-//! state in which a crash there may leave the device, the volume is opened and read in full. The promises checked:
+//! state in which a crash there may leave the device, the volume is opened and read in full, unless all that is read of it was the same in one
+//! before. The promises checked:
 //!
 //! * CR-1 opening succeeds, and the contents are those after a prefix of the records in the order they were applied,
 //!   no shorter than the last sync or checkpoint that had returned, no longer than what had been applied.
@@ -51,7 +52,7 @@ pub struct Report {
     pub points: u64,
     /// Different states looked at.
     pub states: u64,
-    /// Those among them, and among the next, that had to be recovered: of the others, all that is read was known.
+    /// How often that, or what the next two tell, took a recovery: elsewhere all that is read was known.
     pub recoveries: u64,
     /// States recovered that a crash during a recovery left.
     pub recovery_states: u64,

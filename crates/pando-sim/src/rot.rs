@@ -49,12 +49,13 @@ pub fn run(seed: u64, steps: &[Step], tries: u64) -> Result<Answers, String> {
     Ok(answers)
 }
 
-fn ask(device: Arc<SimulatedDevice>, runner: &Runner, answers: &mut Answers) -> Result<(), String> {
+/// Returns how many problems a check finds.
+fn ask(device: Arc<SimulatedDevice>, runner: &Runner, answers: &mut Answers) -> Result<usize, String> {
     let engine = match Engine::open(device, options()) {
         Ok(engine) => engine,
         Err(error) => {
             answers.not_opened += 1;
-            return check_error(&error);
+            return check_error(&error).map(|()| 0);
         }
     };
     let damaged_before = answers.damaged;
@@ -77,7 +78,7 @@ fn ask(device: Arc<SimulatedDevice>, runner: &Runner, answers: &mut Answers) -> 
     };
     match (damaged, problems) {
         (1.., 0) => Err(format!("a check finds nothing, and {damaged} keys are damaged")),
-        _ => Ok(()),
+        _ => Ok(problems),
     }
 }
 
@@ -92,7 +93,11 @@ fn check_error(error: &Error) -> Result<(), String> {
 fn blocks_asked(device: &SimulatedDevice, runner: &Runner) -> Result<Vec<u64>, String> {
     let sound = Arc::new(SimulatedDevice::from_image(device.image()));
     sound.note_reads();
-    ask(sound.clone(), runner, &mut Answers::default())?;
+    let mut answers = Answers::default();
+    let problems = ask(sound.clone(), runner, &mut answers)?;
+    if answers.damaged > 0 || answers.not_opened > 0 || problems > 0 {
+        return Err(format!("the sound volume answers {answers:?}, and a check finds {problems} problems"));
+    }
     let superblocks = superblock_offsets(CAPACITY).map(|offset| offset / BLOCK_SIZE as u64);
     Ok(sound
         .blocks_read()

@@ -428,7 +428,7 @@ fn a_goto_outside_its_edge_is_damage() {
     assert_outside(engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0));
 }
 
-/// Where the node behind it is shared, its own pivots were cut out of that from the back to the front.
+/// Where the node behind it is shared and seen through it, its pivots would be cut out from the back to the front.
 #[test]
 fn an_edge_without_room_is_damage() {
     let engine = made_to_harm(450, root, |root| {

@@ -455,7 +455,8 @@ impl Leaf {
         slot.msn = slot.msn.max(msn);
         let bytes = slot.bytes;
         if bytes > basement_bytes && grows_at_end {
-            self.cut_basement(index, Pieces::Full(basement_bytes));
+            let pieces = self.cut_basement(index, Pieces::Full(basement_bytes));
+            self.latest[0] = index + pieces - 1;
         } else if bytes > basement_bytes * 2 {
             // What is over when each is filled may be a single entry, and costs a block and a part.
             self.cut_basement(index, Pieces::Equal(bytes / basement_bytes));
@@ -463,7 +464,8 @@ impl Leaf {
     }
 
     /// True if a message belongs behind a basement that is full, and the one behind that, which has room, is written to: keys come in falling
-    /// order, and each would begin a basement of its own. What grows in front of others begins one that it fills.
+    /// order, and each would begin a basement of its own. What grows in front of others begins one that it fills, unless those grow as well and
+    /// have not filled their first.
     fn falls_before_next(&self, index: usize, key: &[u8], pending: &Pending, basement_bytes: usize) -> bool {
         if !self.latest.contains(&(index + 1)) {
             return false;
@@ -479,7 +481,8 @@ impl Leaf {
             && last.is_some_and(|(last, _)| &last[..] < key)
     }
 
-    fn cut_basement(&mut self, index: usize, pieces: Pieces) {
+    /// Says how many pieces there are.
+    fn cut_basement(&mut self, index: usize, pieces: Pieces) -> usize {
         let slot = &mut self.basements[index];
         let msn = slot.msn;
         let basement = slot.part.change().expect("the basement was just changed");
@@ -491,7 +494,9 @@ impl Leaf {
                 piece.part.change().expect("the piece was just made").shared_bytes = shared_bytes;
             }
         }
+        let count = pieces.len();
         self.basements.splice(index..=index, pieces);
+        count
     }
 
     /// The same keys for a node that lifts more or less; every basement must be loaded.
@@ -661,10 +666,16 @@ mod tests {
     /// Behind a basement that was full each had one of its own, which takes a block at least.
     #[test]
     fn keys_in_falling_order_share_basements() {
-        let put = |leaf: &mut Leaf, key: String| {
-            let value = Pending::Put(vec![0; 96].into());
-            leaf.apply(key.into(), Msn::default(), value, 1000);
-        };
+        let value = Bytes::from(vec![0; 96]);
+        let patch = Pending::Changes(vec![pando_format::Change::Patch { offset: 0, bytes: value.clone() }]);
+        for pending in [Pending::Put(value), patch] {
+            falling(&pending);
+        }
+    }
+
+    fn falling(pending: &Pending) {
+        let put =
+            |leaf: &mut Leaf, key: String| leaf.apply(key.into(), Msn::default(), pending.clone(), 1000);
         let mut leaf = Leaf::default();
         for number in 0..10 {
             put(&mut leaf, format!("a{number:03}"));

@@ -489,9 +489,15 @@ impl MessageBuffer {
     }
 
     /// Takes in a buffer whose messages all lie at or above `border`, all of its own below it. Fragments that reach
-    /// over the border on either side, as those of a node's outer children may, are cut there first.
+    /// over the border on either side, as those of a node's outer children may, are cut there first. So are gotos, which only damage lets
+    /// reach over it: they would rise no more.
     pub(crate) fn append(&mut self, right: Self, border: &Bound) {
         drop(self.split_off_ranges(border));
+        let first = self.gotos.partition_point(|goto| goto.range.upper <= *border);
+        for goto in self.gotos.drain(first..).collect::<Vec<_>>() {
+            self.bytes -= Self::goto_weight(&goto);
+            self.add_goto_inside(goto, &KeyRange::new(Bound::least(), border.clone()));
+        }
         for (range, msn) in right.ranges {
             let lower = range.lower.max(border.clone());
             if lower < range.upper {
@@ -499,7 +505,7 @@ impl MessageBuffer {
             }
         }
         for goto in right.gotos {
-            self.add_goto(goto);
+            self.add_goto_inside(goto, &KeyRange::new(border.clone(), Bound::greatest()));
         }
         for (key, (msn, pending)) in right.keyed {
             self.bytes += Self::keyed_weight(&key, &pending);
@@ -507,6 +513,13 @@ impl MessageBuffer {
         }
         self.newest = self.newest.max(right.newest);
         self.is_read |= right.is_read;
+    }
+
+    fn add_goto_inside(&mut self, goto: Goto, limits: &KeyRange) {
+        let range = goto.range.intersection(limits);
+        if !range.is_empty() {
+            self.add_goto(Goto { range, ..goto });
+        }
     }
 
     fn split_off_ranges(&mut self, border: &Bound) -> Vec<(KeyRange, Msn)> {

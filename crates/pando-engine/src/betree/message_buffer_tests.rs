@@ -143,6 +143,31 @@ fn a_goto_of_a_damaged_node_that_leads_no_lower_than_its_edges_is_refused() {
     assert!((1..4).all(|height| read(height).is_none()));
 }
 
+/// Edges are joined without a look at what waits for them; gotos that overlap could not be written.
+#[test]
+fn gotos_that_reach_over_the_border_are_cut_where_buffers_are_joined() {
+    let range = |lower: &str, upper: &str| {
+        KeyRange::new(Bound::before(lower.to_owned()), Bound::before(upper.to_owned()))
+    };
+    let of = |ranges: &[(&str, &str)]| {
+        let gotos = ranges.iter().map(|(lower, upper)| goto_of(range(lower, upper), 0)).collect();
+        MessageBuffer::from_parts(2, Vec::new(), Vec::new(), gotos).unwrap()
+    };
+    for (left, right, joined) in [
+        (&[("a", "b"), ("k", "p")][..], &[("n", "q")][..], &[("a", "b"), ("k", "m"), ("n", "q")][..]),
+        (&[("a", "b"), ("n", "q")], &[("o", "p")], &[("a", "b"), ("o", "p")]),
+        (&[("a", "b")], &[("c", "d"), ("l", "n")], &[("a", "b"), ("m", "n")]),
+        (&[("a", "m")], &[("m", "n")], &[("a", "m"), ("m", "n")]),
+    ] {
+        let mut buffer = of(left);
+        buffer.append(of(right), &Bound::before("m"));
+        let expected = of(joined);
+        let found: Vec<_> = buffer.gotos().iter().map(|goto| goto.range.clone()).collect();
+        assert_eq!(found, expected.gotos().iter().map(|goto| goto.range.clone()).collect::<Vec<_>>());
+        assert_eq!(buffer.bytes(), expected.bytes());
+    }
+}
+
 /// A small message that came down to a leaf kept all in memory that was read with it, beside the cache's budget.
 #[test]
 fn messages_that_were_read_come_down_as_copies() {

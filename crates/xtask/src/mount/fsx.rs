@@ -1,4 +1,5 @@
-//! A million random operations on one file, each read compared with what was written: the crate fsx.
+//! A million random operations on one file, half of them among maps, each read compared with what was written: the crate fsx. With `--full` a
+//! million of each.
 
 use std::fs;
 
@@ -6,7 +7,8 @@ use super::tool::{self, at};
 use super::volume::Volume;
 use super::{Context, Outcome};
 
-const OPERATIONS: u64 = 1_000_000;
+const OPERATIONS: u64 = 500_000;
+const OPERATIONS_FULL: u64 = 1_000_000;
 const OPERATIONS_A_RUN: u64 = 10_000;
 /// fsx keeps what it has mapped for reading and grows slower with every mapping, on any file system; many short runs of
 /// different seeds do not.
@@ -37,7 +39,8 @@ fn run(context: &Context, mapping: &str, operations_a_run: u64, options: &[&str]
     at("cannot write", &configuration, fs::write(&configuration, text))?;
     let operations = operations_a_run.to_string();
     let file = volume.root.join("fsx");
-    for run in 0..OPERATIONS / operations_a_run {
+    let all = if context.full { OPERATIONS_FULL } else { OPERATIONS };
+    for run in 0..all / operations_a_run {
         let seed = (SEED + run).to_string();
         let mut command = context.program("fsx");
         command.arg("-f").arg(&configuration).args(["-N", &operations, "-S", &seed]);
