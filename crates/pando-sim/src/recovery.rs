@@ -12,7 +12,7 @@ use pando_engine::Engine;
 use crate::model::{Digest, History};
 use crate::runner::{contents, difference, options};
 
-/// Recoveries that are remembered: more than differ between two flushes in what they read.
+/// Recoveries that are remembered, the newest: each holds a reference to every block it read.
 const REMEMBERED_MAX: usize = 256;
 
 /// Which states of the history are allowed, both included.

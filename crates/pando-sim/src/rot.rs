@@ -89,7 +89,7 @@ fn check_error(error: &Error) -> Result<(), String> {
     }
 }
 
-/// The blocks that are read to open the volume and to ask for every key, superblocks excepted.
+/// The blocks that are read to open the volume, to ask for every key and to check it, superblocks excepted.
 fn blocks_asked(device: &SimulatedDevice, runner: &Runner) -> Result<Vec<u64>, String> {
     let sound = Arc::new(SimulatedDevice::from_image(device.image()));
     sound.note_reads();
