@@ -36,7 +36,7 @@ pub struct BatchHeader {
     pub sequence: u64,
     /// Checksum of the header of the batch before it; of the first batch ever, 0.
     pub previous: u64,
-    /// LSN of its first record of operations, or of the next one if it has none.
+    /// LSN of its first record of operations.
     pub first_lsn: Lsn,
     /// Everything up to this record was known durable when the batch was written.
     pub durable_lsn: Lsn,

@@ -16,14 +16,12 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::checksum::verify;
-use crate::codec::{PieceWriter, Reader};
-use crate::compression::decompress;
+use crate::codec::{BLOCK_LENGTH, PieceWriter, Reader};
 use crate::error::{FormatError, Structure};
 use crate::extent::Extent;
 use crate::key_codec::{decode_change, decode_range, decode_tree, encode_change, encode_range};
 use crate::operation::{Excess, check_put, check_run, run_keys_length};
-use crate::part::PART_LENGTH_MAX;
-use crate::{Compression, Lsn, Operation, Tree};
+use crate::{Lsn, Operation, Tree};
 
 const RECORD: Structure = Structure::LogRecord;
 
@@ -130,49 +128,36 @@ pub struct Binding {
     pub pieces: Vec<BoundPiece>,
 }
 
-/// Some consecutive bytes of an operation, inside a node.
+/// Some consecutive bytes of an operation, as they lie in blocks of a node that are not compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BoundPiece {
     /// The first byte's place in the operation's bytes.
     pub start: u32,
     /// How many bytes.
     pub length: u32,
-    /// The blocks of the device to read.
+    /// The blocks of the device that hold them, from the first byte on, and no others.
     pub extent: Extent,
-    /// How many bytes of those blocks the checksum covers, from the first on.
-    pub stored_length: u32,
-    /// Of the stored bytes; see [`bound_checksum`].
+    /// Of the bytes; see [`bound_checksum`].
     pub checksum: u64,
-    /// How the stored bytes are compressed. With [`Compression::None`] they are the raw bytes.
-    pub compression: Compression,
-    /// Bytes after decompression.
-    pub raw_length: u32,
-    /// Where in the raw bytes the piece begins.
-    pub raw_start: u32,
 }
 
 impl BoundPiece {
     const ENCODED_LENGTH: usize = 48;
 
-    /// The bytes of the piece, given what was read from its extent. Uncompressed bytes are shared, not copied.
+    /// The bytes of the piece, given what was read from its extent, which is shared and not copied.
     pub fn open(&self, read: &Bytes) -> Result<Bytes, FormatError> {
         let structure = Structure::BoundBytes;
-        let short = |needed: u64, remaining: usize| {
-            Err(FormatError::Truncated { structure, needed, remaining: remaining as u64 })
-        };
-        let length = self.stored_length as usize;
+        let length = self.length as usize;
         if read.len() < length {
-            return short(length as u64, read.len());
+            return Err(FormatError::Truncated {
+                structure,
+                needed: length as u64,
+                remaining: read.len() as u64,
+            });
         }
-        let stored = read.slice(..length);
-        verify(structure, &stored, self.checksum)?;
-        if self.raw_length > PART_LENGTH_MAX {
-            let (field, expected) = ("raw length of a bound piece", "at most 64 MiB");
-            return Err(FormatError::Field { structure, field, found: self.raw_length.into(), expected });
-        }
-        let raw = decompress(structure, self.compression, stored, self.raw_length as usize)?;
-        let (start, end) = (self.raw_start as usize, self.raw_start as usize + self.length as usize);
-        if end > raw.len() { short(end as u64, raw.len()) } else { Ok(raw.slice(start..end)) }
+        let bytes = read.slice(..length);
+        verify(structure, &bytes, self.checksum)?;
+        Ok(bytes)
     }
 
     fn encode(&self, writer: &mut PieceWriter) {
@@ -180,37 +165,41 @@ impl BoundPiece {
         fields.u32(self.start);
         fields.u32(self.length);
         self.extent.encode(fields);
-        fields.u32(self.stored_length);
-        fields.u8(self.compression as u8);
-        fields.zeros(3);
+        fields.u32(self.length);
+        fields.zeros(4);
         fields.u64(self.checksum);
-        fields.u32(self.raw_length);
-        fields.u32(self.raw_start);
+        fields.u32(self.length);
+        fields.u32(0);
     }
 
+    /// Its stored and raw lengths, compression and raw start are those of bytes that are not compressed and stand alone: others would let a
+    /// few bytes of the log make a replay read as much as it could ever take.
     fn decode(reader: &mut Reader<'_>) -> Result<Self, FormatError> {
-        let (start, length) = (reader.u32()?, reader.u32()?);
-        let (extent, stored_length) = (Extent::decode(reader)?, reader.u32()?);
-        let number = reader.u8()?;
-        let Some(compression) = Compression::from_number(number) else {
-            return Err(reader.wrong("compression of a bound piece", number.into(), "0 to 2"));
-        };
+        let (start, length, extent) = (reader.u32()?, reader.u32()?, Extent::decode(reader)?);
+        let (stored_length, compression) = (reader.u32()?, reader.u8()?);
         reader.skip(3)?;
         let (checksum, raw_length, raw_start) = (reader.u64()?, reader.u32()?, reader.u32()?);
-        if extent.length > PART_LENGTH_MAX {
-            return Err(reader.wrong("extent of a bound piece", extent.length.into(), "at most 64 MiB"));
+        if length == 0 || length as usize > RECORD_LENGTH_MAX {
+            return Err(reader.wrong("bytes of a bound piece", length.into(), "1 byte to 64 MiB"));
         }
-        if length == 0 {
-            return Err(reader.wrong("bytes of a bound piece", 0, "above 0"));
-        }
-        if stored_length > extent.length {
+        if extent.length as usize != (length as usize).next_multiple_of(BLOCK_LENGTH) {
             return Err(reader.wrong(
-                "stored length of a bound piece",
-                stored_length.into(),
-                "inside its extent",
+                "extent of a bound piece",
+                extent.length.into(),
+                "its bytes in whole blocks",
             ));
         }
-        Ok(Self { start, length, extent, stored_length, checksum, compression, raw_length, raw_start })
+        for (field, found, expected, text) in [
+            ("stored length of a bound piece", stored_length, length, "its bytes"),
+            ("compression of a bound piece", compression.into(), 0, "0"),
+            ("raw length of a bound piece", raw_length, length, "its bytes"),
+            ("raw start of a bound piece", raw_start, 0, "0"),
+        ] {
+            if found != expected {
+                return Err(reader.wrong(field, found.into(), text));
+            }
+        }
+        Ok(Self { start, length, extent, checksum })
     }
 }
 
@@ -466,11 +455,8 @@ impl fmt::Display for LogRecord {
             }
             Self::Binding(Binding { lsn, operation, pieces }) => {
                 writeln!(f, "binding of operation {operation} of record {}", lsn.0)?;
-                for BoundPiece { start, length, extent, compression, raw_start, .. } in pieces {
-                    writeln!(
-                        f,
-                        "  {length} bytes from {start}: {extent}, {compression}, from raw byte {raw_start}"
-                    )?;
+                for BoundPiece { start, length, extent, .. } in pieces {
+                    writeln!(f, "  {length} bytes from {start}: {extent}")?;
                 }
                 Ok(())
             }

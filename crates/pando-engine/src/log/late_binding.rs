@@ -354,11 +354,7 @@ impl Run<'_> {
                 start: start as u32,
                 length: length as u32,
                 extent: Extent { device: 0, offset: places[from], length: length as u32 },
-                stored_length: length as u32,
                 checksum: bound_checksum(&[self.bytes.slice(start..start + length)]),
-                compression: Compression::None,
-                raw_length: length as u32,
-                raw_start: 0,
             });
             from = to;
         }

@@ -9,7 +9,7 @@ use pando_format::log_batch::{BatchHeader, batch_length, encode_batch};
 use pando_format::log_record::{
     Binding, BoundPiece, EncodedRecord, bound_checksum, decode_record, encode_binding, encode_record_unbound,
 };
-use pando_format::{Change, Compression, Extent, FieldUpdate, KeyRange, LogPosition, Region, Structure};
+use pando_format::{Change, Extent, FieldUpdate, KeyRange, LogPosition, Region, Structure};
 
 use super::batch::{Binder, InlineAll, LOG_START, Record};
 use super::redo_log::RedoLog;
@@ -278,11 +278,7 @@ impl Binder for BindAll<'_> {
                         start: (n * half) as u32,
                         length,
                         extent,
-                        stored_length: length,
                         checksum: bound_checksum(&[part]),
-                        compression: Compression::None,
-                        raw_length: length,
-                        raw_start: 0,
                     });
                 }
                 // The order is free.
@@ -392,11 +388,7 @@ fn a_value_shorter_than_its_binding_stays_in_the_log() {
                 start,
                 length: 1,
                 extent: Extent { device: 0, offset: NODES, length: 4096 },
-                stored_length: 1,
                 checksum: 0,
-                compression: Compression::None,
-                raw_length: 1,
-                raw_start: 0,
             };
             Ok(vec![Binding { lsn: first, operation: 0, pieces: (0..5).map(piece).collect() }])
         }
@@ -414,15 +406,11 @@ fn bindings_of_more_bytes_than_the_value_has_are_not_read() {
     let key = Bytes::from_static(b"key");
     let put = Operation::Put { tree: Tree::Data, key, value: Bytes::from(vec![7; 5000]) };
     // What lies outside the device cannot be read.
-    let piece = |start, length, offset| BoundPiece {
+    let piece = |start, length: u32, offset| BoundPiece {
         start,
         length,
-        extent: Extent { device: 0, offset, length: 8192 },
-        stored_length: length,
+        extent: Extent { device: 0, offset, length: length.next_multiple_of(4096) },
         checksum: bound_checksum(&[Bytes::from(vec![7; length as usize])]),
-        compression: Compression::None,
-        raw_length: length,
-        raw_start: 0,
     };
     let binding =
         Binding { lsn: Lsn(1), operation: 0, pieces: vec![piece(0, 5000, NODES), piece(5000, 1, CAPACITY)] };

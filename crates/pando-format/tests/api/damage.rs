@@ -257,3 +257,25 @@ fn counters_near_their_end_are_damage() {
         assert!(error.to_string().contains("below 2^63"), "{error}");
     }
 }
+
+/// A log of pieces of one byte, each in 64 MiB that were read and summed for it, was replayed without end.
+#[test]
+fn a_bound_piece_is_as_long_as_what_is_read_for_it() {
+    let whole = sample::bytes_of(&encode_binding(&sample::binding()));
+    assert!(log_record::decode_records(&whole.clone().into(), Lsn(1)).is_ok());
+    // Offsets in the first piece, behind the record's head, its LSN and the number of the operation.
+    for (offset, name) in [
+        (4, "bytes"),
+        (12, "extent"),
+        (24, "stored length"),
+        (28, "compression"),
+        (40, "raw length"),
+        (44, "raw start"),
+    ] {
+        let mut changed = whole.clone();
+        // Extents are whole blocks.
+        changed[24 + offset + usize::from(name == "extent")] ^= 0x10;
+        let error = log_record::decode_records(&changed.into(), Lsn(1)).unwrap_err();
+        assert!(error.to_string().contains("bound piece"), "{name}: {error}");
+    }
+}

@@ -11,14 +11,24 @@ use pando_format::*;
 
 use crate::common as sample;
 
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/format-1").join(name)
+}
+
+/// The bytes of a fixture.
+fn stored(name: &str) -> Bytes {
+    let path = path(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
+}
+
 /// The bytes of a fixture. `encoded` is what this version makes of the same sample.
 fn fixture(name: &str, encoded: &[u8]) -> Bytes {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/format-1").join(name);
     if std::env::var_os("PANDO_WRITE_FIXTURES").is_some() {
+        let path = path(name);
         std::fs::create_dir_all(path.parent().expect("a fixture lies in a folder")).unwrap();
-        std::fs::write(&path, encoded).unwrap();
+        std::fs::write(path, encoded).unwrap();
     }
-    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
+    stored(name)
 }
 
 /// A fixture that is encoded today to the very same bytes.
@@ -89,7 +99,7 @@ fn block_table() {
 #[test]
 fn log() {
     let (header, batch, chain) = sample::batch();
-    let bytes = exact("log_batch/mixed.bin", &batch);
+    let bytes = exact("log_batch/bindings.bin", &batch);
     let (decoded, records) = decode_batch(&bytes).unwrap();
     assert_eq!(records, sample::records());
     let BatchHeader { payload_length, payload_checksum, .. } = decoded;
@@ -100,8 +110,18 @@ fn log() {
     let bytes = exact("log_record/operations.bin", &sample::bytes_of(&record));
     assert_eq!(log_record::decode_record(&bytes, Lsn(50)).unwrap(), sample::records()[0]);
     let record = encode_binding(&sample::binding());
-    let bytes = exact("log_record/binding.bin", &sample::bytes_of(&record));
+    let bytes = exact("log_record/pieces.bin", &sample::bytes_of(&record));
     assert_eq!(log_record::decode_record(&bytes, Lsn(0)), Ok(LogRecord::Binding(sample::binding())));
+}
+
+/// The first version took pieces of compressed bytes, too, which nothing ever wrote; a log of them could be replayed without end
+/// (FMT-20).
+#[test]
+fn pieces_of_compressed_bytes() {
+    let error = log_record::decode_record(&stored("log_record/binding.bin"), Lsn(0)).unwrap_err();
+    assert!(error.to_string().contains("bound piece"), "{error}");
+    let error = decode_batch(&stored("log_batch/mixed.bin")).unwrap_err();
+    assert!(error.to_string().contains("bound piece"), "{error}");
 }
 
 #[test]

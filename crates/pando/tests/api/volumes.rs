@@ -5,7 +5,10 @@ use std::os::unix::fs::FileExt;
 
 use bytes::Bytes;
 use pando_device::{Access, FileDevice};
-use pando_format::{IndexPage, Superblock};
+use pando_format::log_batch::batch_length;
+use pando_format::{
+    BatchHeader, IndexPage, Lsn, Operation, Superblock, Tree, encode_batch, encode_record, stored_checksum,
+};
 
 use crate::common::Sandbox;
 
@@ -129,23 +132,34 @@ fn damage_is_found_and_shown() {
     assert!(matches!(checked.status.code(), Some(1 | 2)), "{checked:?}");
 }
 
-/// Of index pages whose places all led to one page below, a dump took 128 times as long for each.
-#[test]
-fn a_page_of_the_block_table_is_shown_once() {
-    let sandbox = Sandbox::with_volume();
-    let file = fs::OpenOptions::new().read(true).write(true).open(sandbox.path("v.img")).unwrap();
+/// The newest superblock of `v.img`, and where it is.
+fn newest_superblock(sandbox: &Sandbox, file: &fs::File) -> (u64, Superblock) {
     let items = sandbox.json(["dump", "--superblocks", "--json", "v.img"]);
     let newest = items.as_array().unwrap().iter().max_by_key(|item| item["checkpoint"].as_u64()).unwrap();
     let offset = newest["offset"].as_u64().unwrap();
     let mut block = vec![0; 4096];
     file.read_exact_at(&mut block, offset).unwrap();
-    let mut superblock = Superblock::decode(&Bytes::from(block)).unwrap();
+    (offset, Superblock::decode(&Bytes::from(block)).unwrap())
+}
+
+fn open_image(sandbox: &Sandbox) -> fs::File {
+    fs::OpenOptions::new().read(true).write(true).open(sandbox.path("v.img")).unwrap()
+}
+
+/// Of index pages whose places all led to one page below, a dump took 128 times as long for each.
+#[test]
+fn a_page_of_the_block_table_is_shown_once() {
+    let sandbox = Sandbox::with_volume();
+    let file = open_image(&sandbox);
+    let (offset, mut superblock) = newest_superblock(&sandbox, &file);
     let mut index = IndexPage::new(superblock.volume, 1, 0);
     index.children.fill(superblock.table.page);
+    let index = Bytes::from(index.encode());
     let page = superblock.table.page.as_mut().unwrap();
     page.extent.offset = superblock.capacity / 2;
     page.extent.length = 4096;
-    file.write_all_at(&index.encode(), page.extent.offset).unwrap();
+    page.checksum = stored_checksum(&index);
+    file.write_all_at(&index, page.extent.offset).unwrap();
     superblock.table.levels = 1;
     file.write_all_at(&superblock.encode(), offset).unwrap();
     let output = sandbox.run(["dump", "--table", "v.img"]);
@@ -153,6 +167,61 @@ fn a_page_of_the_block_table_is_shown_once() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(text.matches("block table page 0").count(), 1, "{text}");
     assert_eq!(text.matches("not those of its place").count(), 127, "{text}");
+}
+
+/// A page or a node that is whole and an older one, or another, was shown as what should be there.
+#[test]
+fn what_is_whole_and_not_what_was_written_last_is_damage() {
+    let sandbox = Sandbox::with_volume();
+    let file = open_image(&sandbox);
+    let nodes = sandbox.json(["dump", "--nodes", "--json", "v.img"]);
+    let place = |i: usize| nodes[i]["offset"].as_u64().unwrap();
+    let mut header = vec![0; 4096];
+    file.read_exact_at(&mut header, place(0)).unwrap();
+    file.write_all_at(&header, place(1)).unwrap();
+    let output = sandbox.run(["dump", "--nodes", "v.img"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.matches("not the one that the block table names").count(), 1, "{text}");
+
+    let (offset, mut superblock) = newest_superblock(&sandbox, &file);
+    superblock.table.page.as_mut().unwrap().checksum ^= 1;
+    file.write_all_at(&superblock.encode(), offset).unwrap();
+    let output = sandbox.run(["dump", "--table", "v.img"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("not the page that was written last"), "{text}");
+}
+
+/// A batch whose header alone had come to the device when the machine went down was told of as damage; a recovery takes it for the end of
+/// the log. One of an older epoch was shown as a part of it.
+#[test]
+fn the_log_ends_where_a_recovery_says_so() {
+    let sandbox = Sandbox::with_volume();
+    let file = open_image(&sandbox);
+    let (_, superblock) = newest_superblock(&sandbox, &file);
+    let put = Operation::Put { tree: Tree::Metadata, key: "key".into(), value: vec![7; 8000].into() };
+    let payload = encode_record(&[put]).pieces().collect::<Vec<_>>().concat();
+    let header = BatchHeader {
+        volume: superblock.volume,
+        epoch: superblock.epoch,
+        sequence: superblock.replay.sequence,
+        previous: superblock.replay.chain,
+        first_lsn: Lsn(superblock.cut.0 + 1),
+        record_count: 1,
+        ..BatchHeader::default()
+    };
+    // How many batches there are in the log, if the device holds so much of one of this epoch.
+    let batches = |epoch: u64, bytes: usize| {
+        let mut batch = vec![0; batch_length(payload.len()) as usize];
+        encode_batch(BatchHeader { epoch, ..header.clone() }, [&payload[..]], &mut batch);
+        batch[bytes..].fill(0);
+        file.write_all_at(&batch, superblock.log.offset + superblock.replay.offset).unwrap();
+        sandbox.json(["dump", "--log", "--json", "v.img"]).as_array().unwrap().len()
+    };
+    let epoch = superblock.epoch;
+    let whole = batch_length(payload.len()) as usize;
+    assert_eq!([batches(epoch, whole), batches(epoch, 4096), batches(epoch - 1, whole)], [1, 0, 0]);
 }
 
 #[test]

@@ -223,21 +223,13 @@ pub fn operations() -> Vec<Operation> {
 }
 
 pub fn binding() -> Binding {
-    let piece = |start, compression, raw_length, raw_start| BoundPiece {
+    let piece = |start, length, blocks: u32| BoundPiece {
         start,
-        length: 4096,
-        extent: Extent { device: 0, offset: 12288, length: 8192 },
-        stored_length: 4096,
+        length,
+        extent: Extent { device: 0, offset: 12288, length: blocks * 4096 },
         checksum: 0x0123_4567_89ab_cdef,
-        compression,
-        raw_length,
-        raw_start,
     };
-    Binding {
-        lsn: Lsn(51),
-        operation: 2,
-        pieces: vec![piece(0, Compression::None, 4096, 0), piece(4096, Compression::Zstd, 131_072, 40_960)],
-    }
+    Binding { lsn: Lsn(51), operation: 2, pieces: vec![piece(0, 4096, 1), piece(4096, 4097, 2)] }
 }
 
 /// What [`batch`] decodes to.

@@ -1,8 +1,8 @@
 //! The log, from where a recovery would start to the first batch that is not its continuation.
 
 use bytes::{Bytes, BytesMut};
-use pando_format::log_batch::BATCH_HEADER_LENGTH;
-use pando_format::{BatchHeader, LogPosition, VolumeId, decode_batch, stored_checksum};
+use pando_format::log_batch::{BATCH_HEADER_LENGTH, decode_payload, open_batch};
+use pando_format::{BatchHeader, LogPosition, VolumeId, stored_checksum};
 use serde_json::json;
 
 use crate::commands::dump::Dump;
@@ -13,12 +13,13 @@ impl Dump {
     pub(super) fn log(&mut self) -> Result<()> {
         let region = self.newest.log;
         let mut position = self.newest.replay;
+        let mut epoch = self.newest.epoch;
         let mut read = 0;
         while read < region.length {
-            // Whatever follows the end of the log is not damage: old batches lie there, or nothing.
+            // Whatever follows the end of the log is not damage: old batches lie there, one that a crash cut short, or nothing.
             let Ok(encoded) = self.circular(position.offset, BATCH_HEADER_LENGTH as u64) else { break };
             let Ok(header) = BatchHeader::decode(&encoded) else { break };
-            if !continues(&header, &position, &self.newest.volume) {
+            if !continues(&header, &position, epoch, &self.newest.volume) {
                 break;
             }
             let length = header.batch_length();
@@ -29,18 +30,25 @@ impl Dump {
                 "first_lsn": header.first_lsn.0,
                 "records": header.record_count,
             });
-            let whole = header
-                .check_length()
-                .map_err(Into::into)
-                .and_then(|()| self.circular(position.offset, length));
-            let decoded = whole.and_then(|bytes| Ok(decode_batch(&bytes)?));
-            match decoded {
-                Ok((_, records)) => {
+            if let Err(error) = header.check_length() {
+                return self.damage("log batch", offset, &error.into());
+            }
+            if length > region.length - read {
+                break;
+            }
+            let bytes = match self.circular(position.offset, length) {
+                Ok(bytes) => bytes,
+                Err(error) => return self.damage("log batch", offset, &error),
+            };
+            let Ok((header, payload)) = open_batch(&bytes) else { break };
+            match decode_payload(&header, &payload) {
+                Ok(records) => {
                     let records: String = records.iter().map(ToString::to_string).collect();
                     self.item("log batch", offset, fields, &format!("{header}\n{records}"))?;
                 }
-                Err(error) => self.damage("log batch", offset, &error)?,
+                Err(error) => self.damage("log batch", offset, &error.into())?,
             }
+            epoch = header.epoch;
             position.chain = stored_checksum(&encoded);
             position.sequence += 1;
             position.offset = (position.offset + length) % region.length;
@@ -65,7 +73,10 @@ impl Dump {
     }
 }
 
-/// True for the batch that follows the one before it, and is not a left-over of an earlier round.
-fn continues(header: &BatchHeader, position: &LogPosition, volume: &VolumeId) -> bool {
-    header.volume == *volume && header.sequence == position.sequence && header.previous == position.chain
+/// True for the batch that follows the one before it, and is not a left-over of an earlier round (FMT-16).
+fn continues(header: &BatchHeader, position: &LogPosition, epoch: u64, volume: &VolumeId) -> bool {
+    header.volume == *volume
+        && header.epoch >= epoch
+        && header.sequence == position.sequence
+        && header.previous == position.chain
 }

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use pando_format::block_table::POINTERS_PER_PAGE;
 use pando_format::{
     BlockEntry, BufferPart, IndexPage, NodeBody, NodeHeader, PartEntry, Pointer, Structure, TablePage, Tree,
-    decode_leaf_part, open_part,
+    VolumeId, decode_leaf_part, open_part, stored_checksum,
 };
 use pando_fs::schema::NameRecord;
 use serde_json::json;
@@ -33,7 +33,7 @@ impl Dump {
         while let Some(place) = waiting.pop() {
             let Place { level, pointer, .. } = place;
             let offset = pointer.extent.offset;
-            match read_page(&self.raw, &place) {
+            match read_page(&self.raw, &place, &self.newest.volume) {
                 Ok(Page::Index(page)) => {
                     if shown {
                         self.item(
@@ -82,7 +82,7 @@ impl Dump {
     fn node(&mut self, id: u64, entry: &BlockEntry, contents: bool) -> Result<()> {
         let offset = entry.extents.first().map_or(0, |extent| extent.offset);
         let header = read_image(&self.raw, entry, 0, entry.header_length.into())
-            .and_then(|bytes| Ok(NodeHeader::decode(&bytes)?));
+            .and_then(|bytes| node_header(&bytes, id, entry, &self.newest.volume));
         let header = match header {
             Ok(header) => header,
             Err(error) => return self.damage(&format!("node {id}"), offset, &error),
@@ -116,22 +116,46 @@ struct Place {
     pointer: Pointer,
 }
 
-fn read_page(raw: &RawVolume, place: &Place) -> Result<Page, RawError> {
+fn read_page(raw: &RawVolume, place: &Place, volume: &VolumeId) -> Result<Page, RawError> {
     let bytes = raw.read_extent(&place.pointer.extent)?;
-    let (page, level, number) = if place.level == 0 {
+    let (page, of, level, number) = if place.level == 0 {
         let page = TablePage::decode(&bytes)?;
-        let number = page.number;
-        (Page::Table(Box::new(page)), 0, number)
+        let (of, number) = (page.volume, page.number);
+        (Page::Table(Box::new(page)), of, 0, number)
     } else {
         let page = IndexPage::decode(&bytes)?;
-        let (level, number) = (page.level, page.number);
-        (Page::Index(Box::new(page)), level, number)
+        let (of, level, number) = (page.volume, page.level, page.number);
+        (Page::Index(Box::new(page)), of, level, number)
     };
+    if of != *volume || stored_checksum(&bytes) != place.pointer.checksum {
+        return Err(RawError::Unexpected("it is not the page that was written last"));
+    }
     // A page of several places could lead around in circles, or to more pages than anybody waits for.
     if level != place.level || Some(number) != place.number {
         return Err(RawError::Unexpected("its level and number are not those of its place"));
     }
     Ok(page)
+}
+
+/// The header of the node that the block table means, and not of an older image or another node (FMT-4).
+fn node_header(
+    bytes: &Bytes,
+    id: u64,
+    entry: &BlockEntry,
+    volume: &VolumeId,
+) -> Result<NodeHeader, RawError> {
+    let header = NodeHeader::decode(bytes)?;
+    let is_meant = stored_checksum(bytes) == entry.header_checksum
+        && header.volume == *volume
+        && header.node.0 == id
+        && header.generation == entry.generation
+        && header.height == entry.height
+        && header.tree == entry.tree;
+    if is_meant {
+        Ok(header)
+    } else {
+        Err(RawError::Unexpected("its header is not the one that the block table names"))
+    }
 }
 
 /// Bytes of a node's image, gathered from its extents.
