@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Lsn(pub u64);
 
 /// Order of a message in the trees. A message's MSN is the LSN of its record, and its sub-order the place of its
-/// operation in that record; both together never repeat.
+/// operation in that record. All messages of one operation share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Msn {
     /// The record's LSN.

@@ -3,8 +3,7 @@
 //! Two copies of 4 KiB, 64 KiB from either end of the device, written in turn: a checkpoint overwrites the older one
 //! and only after everything it names is durable. The newer of the two that are whole is the volume's state.
 //!
-//! * FMT-13 the checkpoint with sequence s is written to slot s mod 2, so two copies never have the same sequence
-//!   unless the volume was just formatted.
+//! * FMT-13 the checkpoint with number c is written to slot c mod 2, so two copies never have the same number.
 //! * FMT-21 slot 0 says where slot 1 is, also when it is torn: a device may have grown, and hold superblocks of other volumes.
 
 use std::fmt;
@@ -156,7 +155,7 @@ pub struct Superblock {
     pub snapshots: Option<Pointer>,
     /// The least node id never used.
     pub next_node: u64,
-    /// The least node generation never used.
+    /// Above all node generations used up to this checkpoint, with a margin above those used until the next.
     pub next_generation: u64,
     /// When the volume was formatted: nanoseconds since 1970 UTC.
     pub created: u64,
