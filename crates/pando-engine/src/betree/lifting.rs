@@ -86,6 +86,21 @@ mod tests {
         assert_eq!(first_key(&Bound::least()), Some(Bytes::new()));
     }
 
+    /// What a node lifts more, a way into another node's keys strips more, or prepends less; more than any key has, as on a volume
+    /// made to harm, is no overflow.
+    #[test]
+    fn ways_follow_what_is_lifted() {
+        let relifted = |strip: u32, longer: &[u8], shorter: &[u8]| {
+            let (mut strip, mut prepend) = (strip, Bytes::from_static(b"x"));
+            relift_way(&mut strip, &mut prepend, longer, shorter);
+            (strip, prepend)
+        };
+        assert_eq!(relifted(1, b"abc", b""), (4, Bytes::from_static(b"x")));
+        assert_eq!(relifted(4, b"", b"abc"), (1, Bytes::from_static(b"x")));
+        assert_eq!(relifted(1, b"", b"abc"), (0, Bytes::from_static(b"xbc")));
+        assert_eq!(relifted(u32::MAX, b"abc", b""), (u32::MAX, Bytes::from_static(b"x")));
+    }
+
     #[test]
     fn a_range_that_reaches_the_end_of_a_child_covers_that_end() {
         let bounds = KeyRange::new(Bound::before(&b"ab"[..]), Bound::after(&b"ad"[..]));
