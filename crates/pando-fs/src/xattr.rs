@@ -24,11 +24,17 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > key::NAME_LENGTH_MAX || name.is_empty() {
         return Err(Error::AttributeTooBig);
     }
-    let known = NAME_SPACES.iter().any(|space| name.len() > space.len() && name.starts_with(space));
-    if !known {
-        return Err(Error::NotSupported);
+    match NAME_SPACES.iter().find(|space| name.starts_with(space)) {
+        None => Err(Error::NotSupported),
+        Some(space) if name.len() == space.len() || name.contains(&0) => Err(Error::Invalid),
+        Some(_) => Ok(()),
     }
-    if name.contains(&0) { Err(Error::Invalid) } else { Ok(()) }
+}
+
+/// Why an attribute is not there: there can be none of this name, or there is none.
+fn absent(name: &[u8]) -> Error {
+    let can_be = if acl::Kind::of(name).is_some() { Ok(()) } else { check_name(name) };
+    can_be.err().unwrap_or(Error::NoAttribute)
 }
 
 pub(crate) fn position(record: &Record, name: &[u8]) -> Option<usize> {
@@ -62,7 +68,7 @@ impl FileSystem {
         let inode = self.inode(number)?;
         let epoch = self.namespace.read();
         let state = inode.read()?;
-        let at = position(&state.record, name).ok_or(Error::NoAttribute)?;
+        let at = position(&state.record, name).ok_or_else(|| absent(name))?;
         match &state.record.xattrs[at].value {
             XattrValue::Inline(value) => Ok(value.clone()),
             XattrValue::Large(_) => {
@@ -122,7 +128,7 @@ impl FileSystem {
 
     pub(crate) fn delete_xattr(&self, number: InodeNumber, name: &[u8]) -> Result<()> {
         self.change_xattrs(number, Batch::reclaiming(), |record, _, _| {
-            let at = position(record, name).ok_or(Error::NoAttribute)?;
+            let at = position(record, name).ok_or_else(|| absent(name))?;
             record.xattrs.remove(at);
             Ok(())
         })

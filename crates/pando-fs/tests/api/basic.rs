@@ -226,6 +226,30 @@ fn extended_attributes_of_all_sizes_follow_their_file() {
     volume.assert_clean();
 }
 
+/// As ext4 answers, whatever is done: to ask for such a name, or to take it away, said only that there is none.
+#[test]
+fn attributes_that_cannot_be_are_told_from_those_that_are_not_there() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    for (name, error) in [
+        (&b"user.none"[..], Error::NoAttribute),
+        (b"security.none", Error::NoAttribute),
+        (b"system.posix_acl_access", Error::NoAttribute),
+        (b"user.", Error::Invalid),
+        (b"trusted.", Error::Invalid),
+        (b"user", Error::NotSupported),
+        (b"system.none", Error::NotSupported),
+        (b"other.none", Error::NotSupported),
+    ] {
+        assert_eq!(volume.fs.get_xattr(file, name).map(drop), Err(error.clone()), "{}", name.escape_ascii());
+        assert_eq!(volume.fs.remove_xattr(file, name), Err(error.clone()), "{}", name.escape_ascii());
+        if error != Error::NoAttribute {
+            assert_eq!(volume.fs.set_xattr(file, name, b"", XattrMode::Set, false), Err(error));
+        }
+    }
+    volume.assert_clean();
+}
+
 #[test]
 fn copies_keep_data_and_holes() {
     let volume = Volume::new();
