@@ -46,6 +46,12 @@ impl FileSystem {
         };
         let name = name.map_or(begin.name.clone(), Bytes::copy_from_slice);
         check_name(&name)?;
+        // Of another nobody could get rid of the snapshot: commands take names as text.
+        if std::str::from_utf8(&name).is_err() {
+            return Err(TransferError::Refused(
+                "a name that is not UTF-8; receive it under another with --name",
+            ));
+        }
         if waiting(self, |fs| fs.store.get(Tree::Metadata, &key::snapshot_name_key(&name)))?.is_some() {
             return Err(Error::Exists.into());
         }

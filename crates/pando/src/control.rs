@@ -69,8 +69,9 @@ pub fn own_directory() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return ROOT_DIRECTORY.into();
     }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(directory) => Path::new(&directory).join("pando"),
+    // Its specification has relative paths passed over.
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|directory| directory.is_absolute()) {
+        Some(directory) => directory.join("pando"),
         None => format!("/tmp/pando-{}", rustix::process::geteuid().as_raw()).into(),
     }
 }

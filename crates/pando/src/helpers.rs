@@ -6,11 +6,15 @@
 //! Changing a mount that is there exists only here: `mount -o remount`.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser};
 use pando_fuse::{VfsOption, mount_point, mount_table};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::json;
 
 use crate::commands::mount;
@@ -25,17 +29,53 @@ const FAILED: u8 = 32;
 /// Exit status of mount(8) for a command line that makes no sense.
 const USAGE: u8 = 1;
 
-/// What both are told and need not know.
+/// How options begin that the kernel or mount(8) shows of a mount, and nobody asks for.
+const OF_THE_KERNEL: &[&str] = &[
+    "user_id=",
+    "group_id=",
+    "rootmode=",
+    "fd=",
+    "max_read=",
+    "blksize=",
+    "fsname=",
+    "subtype=",
+    "seclabel",
+    "context=",
+    "fscontext=",
+    "defcontext=",
+    "rootcontext=",
+];
+
+/// What both are told, most of which they need not know.
 #[derive(Debug, Args)]
 struct PassedOn {
     #[arg(short = 'n')]
     no_mtab: bool,
     #[arg(short = 'v')]
     verbose: bool,
+    /// The mount namespace to work in, by its file or a process of it. mount(8) looks up paths there and runs its helper outside.
     #[arg(short = 'N')]
     namespace: Option<OsString>,
     #[arg(short = 't')]
     file_system_type: Option<OsString>,
+}
+
+impl PassedOn {
+    /// Before anything else is looked up or started.
+    fn enter_namespace(&self) -> Result<()> {
+        let Some(namespace) = &self.namespace else { return Ok(()) };
+        let is_process = namespace.to_str().is_some_and(|text| text.parse::<u32>().is_ok());
+        let path = match is_process {
+            true => Path::new("/proc").join(namespace).join("ns/mnt"),
+            false => PathBuf::from(namespace),
+        };
+        let failed = |error: io::Error| {
+            Failure::new(format!("cannot enter the mount namespace {}: {}", path.display(), io_text(&error)))
+        };
+        let file = File::open(&path).map_err(failed)?;
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount))
+            .map_err(|error| failed(error.into()))
+    }
 }
 
 /// `mount.fuse.pando SOURCE DIRECTORY [-sfnv] [-N NS] [-o OPTIONS] [-t TYPE]`.
@@ -83,14 +123,20 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let options = args.options.iter().flat_map(|list| list.split(','));
-    let options: Vec<String> = options.map(|option| option.trim().to_owned()).collect();
-    if options.iter().any(|option| option == "remount") {
-        let changed = if args.fake { Ok(()) } else { remount(&args.mountpoint, &options) };
-        return status(changed.map(|()| Status::Success), FAILED);
+    if let Err(failure) = args.passed_on.enter_namespace() {
+        return status(Err(failure), FAILED);
     }
+    let options = args.options.iter().flat_map(|list| list.split(','));
+    let mut options: Vec<String> = options.map(|option| option.trim().to_owned()).collect();
+    let before = options.len();
+    options.retain(|option| option != "remount");
+    let is_remount = options.len() < before;
     let mut known = Vec::new();
     for option in options {
+        // As /proc/self/mountinfo shows what is mounted, which mount(8) passes on.
+        if is_remount && OF_THE_KERNEL.iter().any(|name| option.starts_with(name)) {
+            continue;
+        }
         match MountSettings::default().add(&option) {
             Ok(()) => known.push(option),
             Err(OptionError::Unknown(_)) if args.sloppy => {}
@@ -102,6 +148,9 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     if args.fake {
         return ExitCode::SUCCESS;
+    }
+    if is_remount {
+        return status(remount(&args.mountpoint, &known).map(|()| Status::Success), FAILED);
     }
     status(mount::in_background(args.volume, args.mountpoint, known), FAILED)
 }
@@ -115,9 +164,18 @@ pub fn run_umount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let unmounted = unmount(&args).or_else(|failure| match args.read_only {
-        true => remount(&args.mountpoint, &["ro".to_owned()]),
-        false => Err(failure),
+    let unmounted = args.passed_on.enter_namespace().and_then(|()| {
+        let before = mount_table::mounted_at(&args.mountpoint).ok().flatten();
+        unmount(&args).or_else(|failure| {
+            // What is unmounted and could not be closed, say, may have uncovered another mount.
+            let now = mount_table::mounted_at(&args.mountpoint).ok().flatten();
+            let is_there = before.zip(now).is_some_and(|(before, now)| before.device == now.device);
+            if args.read_only && is_there {
+                remount(&args.mountpoint, &["ro".to_owned()])
+            } else {
+                Err(failure)
+            }
+        })
     });
     status(unmounted.map(|()| Status::Success), FAILED)
 }
@@ -146,7 +204,7 @@ fn status(result: Result<Status>, failed: u8) -> ExitCode {
 }
 
 /// Gives a mounted volume other options of those that the kernel keeps. mount(8) has joined those asked for with those of
-/// /etc/fstab and of the mount itself, so what the daemon alone could change is passed over.
+/// /etc/fstab and of the mount itself, so what the daemon alone could change is passed over. `options` are known ones.
 ///
 /// When a mount becomes read-only, the daemon refuses what does not come through the kernel as well, such as snapshots, and everything is
 /// on the device and in a checkpoint before this returns.
@@ -166,7 +224,9 @@ fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
             before => before.map(|before| before == true).map_err(|error| failed(error.to_string())),
         }
     };
-    if !read_only && ask("info")?["read_only"] == true {
+    // Also where it would be made read-only: without the daemon it would be so in part.
+    let info = ask("info")?;
+    if !read_only && info["read_only"] == true {
         let why = "its daemon has opened the volume for reading only; unmount it and mount it again";
         return Err(failed(why.to_owned()));
     }
@@ -181,8 +241,10 @@ fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
         return Err(Failure::new(error.to_string()));
     }
     if read_only {
-        refuse_changes(true)?;
-        ask("checkpoint")?;
+        refuse_changes(true).and_then(|_| ask("checkpoint")).map_err(|failure| match failure {
+            Failure::Sentence(why) => Failure::new(format!("{shown} is read-only now, but: {why}")),
+            other => other,
+        })?;
     }
     Ok(())
 }

@@ -51,8 +51,18 @@ pub fn answer(
         }
         Some("rollback") => {
             let back = changing(fs, |fs| fs.roll_back(name));
-            let told = back.and_then(|vanished| forget_vanished(fs, &vanished, kernel));
-            done(told.and_then(|()| fs.sync()))
+            // Whatever can be told: the volume is another one now, and stays so.
+            let done_so_far = back.and_then(|vanished| {
+                let told = forget_vanished(fs, &vanished, kernel);
+                fs.sync().map(|()| told)
+            });
+            match done_so_far {
+                Ok(Err(why)) => Err(format!(
+                    "the volume is as it was in the snapshot, but names that were absent before may seem so still: {}",
+                    text(&why)
+                )),
+                other => done(other.map(drop)),
+            }
         }
         Some("diff") => diff(fs, name, request, out),
         Some("send") => {

@@ -9,15 +9,18 @@ use std::sync::Arc;
 use pando_device::Access;
 use pando_device::{DeviceError, FileDevice};
 use pando_engine::{Engine, Options};
+use pando_format::FormatError;
 use pando_fs::FileSystem;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
+use crate::copy::tree::Identity;
 use crate::failure::{Failure, Result, errno_text};
 use crate::files::Files;
 use crate::memory;
 use crate::mounts;
 use crate::output::shown;
+use crate::raw::{RawError, RawVolume};
 
 /// Memory for nodes. The commands are short and run beside other things.
 const CACHE_BYTES: usize = 256 << 20;
@@ -75,7 +78,7 @@ impl Volume {
 /// The volumes that one command has open, each once however often it is named.
 #[derive(Default)]
 pub struct Volumes {
-    open: Vec<((u64, u64), Volume)>,
+    open: Vec<(Identity, Volume)>,
 }
 
 impl Volumes {
@@ -95,6 +98,11 @@ impl Volumes {
         let identity = identity(path).ok()?;
         let number = self.open.iter().position(|(other, _)| *other == identity)?;
         Some((number, self.files(number)))
+    }
+
+    /// What they are in, on the host.
+    pub fn identities(&self) -> Vec<Identity> {
+        self.open.iter().map(|(identity, _)| *identity).collect()
     }
 
     /// The files of a volume.
@@ -131,7 +139,9 @@ pub fn device_failure(path: &Path, error: &DeviceError) -> Failure {
             }
             None => match mounts::user_of(path) {
                 Some(user) => format!("{name} is in use: {user}"),
-                None => format!("{name} is in use by another process; try again when that has ended"),
+                None => format!(
+                    "{name} is in use by another process, or, if it is a disk, by a partition of it, an array or a volume group"
+                ),
             },
         },
         DeviceError::Io { action: "open", code, .. } => {
@@ -145,19 +155,31 @@ fn open_failure(path: &Path, error: &pando_fs::Error) -> Failure {
     let name = name(path);
     Failure::new(match error {
         pando_fs::Error::Engine(pando_engine::Error::NotAVolume { what }) => {
-            format!("{name} holds no PandoFS volume that can be opened: {what}; make one with 'pando format'")
+            // Not to whoever has a part of a volume, or one of a later version.
+            let advice = if holds_superblock(path) { "" } else { "; make one with 'pando format'" };
+            format!("{name} holds no PandoFS volume that can be opened: {what}{advice}")
         }
         pando_fs::Error::Engine(pando_engine::Error::Damaged { what }) => {
-            format!("cannot open the volume {name}: {what}; see what is left with 'pando check {name}'")
+            format!("cannot open the volume {name}: {what}; see what is there with 'pando dump {name}'")
         }
         error => format!("cannot open the volume {name}: {error}"),
     })
 }
 
-fn identity(path: &Path) -> Result<(u64, u64)> {
+/// Whether there is something of a superblock, whatever is wrong with it.
+fn holds_superblock(path: &Path) -> bool {
+    use FormatError::{Magic, Truncated};
+    let slots = RawVolume::open(path).map(|raw| raw.superblocks());
+    let nothing = |slot: &Result<_, RawError>| {
+        matches!(slot, Err(RawError::Format(Magic { .. } | Truncated { .. }) | RawError::OutOfRange))
+    };
+    slots.is_ok_and(|slots| !slots.iter().all(|(_, slot)| nothing(slot)))
+}
+
+fn identity(path: &Path) -> Result<Identity> {
     let stat = rustix::fs::stat(path)
         .map_err(|error| Failure::new(format!("cannot open {}: {}", name(path), errno_text(error))))?;
-    Ok((stat.st_dev, stat.st_ino))
+    Ok(Identity { system: stat.st_dev, inode: stat.st_ino })
 }
 
 /// The path of a host's file for people.

@@ -252,6 +252,8 @@ fn what_cannot_be_received_changes_nothing() {
     assert_nothing_is_left(&other.fs);
     receive(&other.fs, &whole).unwrap();
     assert!(matches!(receive(&other.fs, &whole), Err(TransferError::Volume(Error::Exists))));
+    let no_text = other.fs.receive_snapshot(&mut &whole[..], Some(b"\xff"));
+    assert!(matches!(no_text, Err(TransferError::Refused(why)) if why.contains("UTF-8")), "{no_text:?}");
     let slash = other.fs.receive_snapshot(&mut &whole[..], Some(b"a/b"));
     assert!(matches!(slash, Err(TransferError::Volume(Error::Invalid))));
     // A base of the same name that is another snapshot is not the base.

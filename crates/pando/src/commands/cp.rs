@@ -105,7 +105,7 @@ fn copy_all(volumes: &Volumes, args: &CpArgs, sources: &[Location], target: &Loc
         return Err(Failure::new(format!("cannot copy into {target}: it is no directory")));
     }
     let mut output = Output::new();
-    let mut copier = Copier::new(options(args), &mut output);
+    let mut copier = Copier::new(options(args), volumes.identities(), &mut output);
     let mut status = Status::Success;
     for source in sources {
         let from = match locate(volumes, source, LastLink::Keep) {

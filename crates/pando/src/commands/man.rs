@@ -34,8 +34,13 @@ pub fn run(args: &ManArgs) -> Result<Status> {
     fs::create_dir_all(&args.directory).map_err(failed)?;
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
-    let shown = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
-    for page in shown.chain([&command]) {
+    let mut pages = vec![&command];
+    let mut next = 0;
+    while let Some(page) = pages.get(next) {
+        pages.extend(page.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()));
+        next += 1;
+    }
+    for page in pages {
         let source = concat!("pando ", env!("CARGO_PKG_VERSION"));
         let man = Man::new(page.clone()).section("8").source(source).manual("PandoFS");
         let text = render(page, &man).map_err(failed)?;

@@ -148,6 +148,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
         let mut others: Vec<_> =
             mounts.map(|(source, mountpoint)| format!("the end of {source} on {mountpoint}")).collect();
         others.extend(mounts::holders(&entry.device).into_iter().map(|(process, name)| {
+            let name = output_shown(name.as_bytes());
             format!("the mount namespace of process {process} ({name}), in which {volume} is still mounted")
         }));
         if !has_heard || others.is_empty() {

@@ -95,6 +95,8 @@ pub struct Copier<'a> {
     is_lost_link: bool,
     /// The target of the whole copy: it is not copied into itself.
     top: Option<Identity>,
+    /// Images and devices of the volumes that are copied from or to, on the host.
+    volumes: Vec<Identity>,
     copies: Copies,
 }
 
@@ -146,8 +148,9 @@ fn refuse<T>(action: &'static str, at_source: bool, why: &'static str) -> Result
 }
 
 impl<'a> Copier<'a> {
-    /// A copier that names what it copies on `output`, if asked to.
-    pub fn new(options: CopyOptions, output: &'a mut Output) -> Self {
+    /// A copier that names what it copies on `output`, if asked to. `volumes` are the files of the host in which the open volumes are: they
+    /// are neither copied, since they change meanwhile, nor overwritten.
+    pub fn new(options: CopyOptions, volumes: Vec<Identity>, output: &'a mut Output) -> Self {
         let (source_path, target_path) = (Vec::new(), Vec::new());
         let copies = Copies::default();
         Self {
@@ -158,6 +161,7 @@ impl<'a> Copier<'a> {
             target_path,
             is_lost_link: false,
             top: None,
+            volumes,
             copies,
         }
     }
@@ -407,6 +411,9 @@ impl<'a> Copier<'a> {
         name: &[u8],
         level: Option<&Level>,
     ) -> Result<Copied, Problem> {
+        if self.volumes.contains(&from.metadata.identity) {
+            return refuse("copy", true, "it is a volume that this copy reads or writes");
+        }
         let source = from.directory.open_file(from.name, from.follow).reading("open")?;
         // Nobody else reads it before it has its owner and mode.
         let mode = if self.options.owners { 0o600 } else { self.mode(&from.metadata) };
@@ -427,6 +434,7 @@ impl<'a> Copier<'a> {
                         "it is a symbolic link that cannot be followed to a name",
                     );
                 }
+                self.expect_no_volume(&existing)?;
                 self.copies.forget(existing.identity);
                 self.replace(target, name, &existing, mode)?
             }
@@ -478,6 +486,14 @@ impl<'a> Copier<'a> {
         target.make_file(name, mode).making("make")
     }
 
+    /// Before something takes its place.
+    fn expect_no_volume(&self, existing: &Metadata) -> Result<(), Problem> {
+        if self.volumes.contains(&existing.identity) {
+            return refuse("overwrite", false, "it is a volume that this copy reads or writes");
+        }
+        Ok(())
+    }
+
     /// Makes in one step what takes the place of anything but a directory. False if what is there stays.
     fn make_or_replace(
         &mut self,
@@ -498,6 +514,7 @@ impl<'a> Copier<'a> {
                 if existing.is_directory() {
                     return refuse("overwrite", false, "it is a directory");
                 }
+                self.expect_no_volume(&existing)?;
                 self.copies.forget(existing.identity);
                 target.remove(name).making("remove")?;
                 make().making("make")?;

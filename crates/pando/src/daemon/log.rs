@@ -2,13 +2,16 @@
 //! kernel's where there is no other.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixDatagram;
 
 use crate::failure::complain;
 
 /// Facility `daemon`, severity `error`; syslog(3).
 const DAEMON_ERROR: u8 = 3 << 3 | 3;
+
+/// The kernel takes entries of less than 1024 bytes.
+const KERNEL_LINE_BYTES: usize = 976;
 
 /// A place for sentences. Losing one is no reason to fail.
 pub enum Log {
@@ -43,9 +46,22 @@ impl Log {
         let line = || format!("<{DAEMON_ERROR}>pando[{}]: {sentence}", std::process::id());
         match self {
             Self::Foreground => complain(sentence),
-            Self::System(socket) => drop(socket.send(line().as_bytes())),
-            // One write is one entry.
-            Self::Kernel(file) => drop((&mut &*file).write_all(line().as_bytes())),
+            Self::System(socket) => {
+                let line = line();
+                // Who takes the log may have been started anew since.
+                if let Err(error) = socket.send(line.as_bytes())
+                    && error.kind() != ErrorKind::WouldBlock
+                    && socket.connect("/dev/log").is_ok()
+                {
+                    let _ = socket.send(line.as_bytes());
+                }
+            }
+            // One write is one entry, and a longer one is none.
+            Self::Kernel(file) => {
+                let line = line();
+                let end = line.floor_char_boundary(KERNEL_LINE_BYTES);
+                drop((&mut &*file).write_all(line[..end].as_bytes()));
+            }
             Self::Nowhere => {}
         }
     }

@@ -335,3 +335,18 @@ fn set_id_bits_are_left_out_where_the_owner_cannot_be_given() {
         assert_eq!(modes, [0o755, 0o755, 0o4711], "{options}");
     }
 }
+
+/// The image was emptied under the copy that read it.
+#[test]
+fn a_volume_is_not_copied_over_itself_or_into_itself() {
+    let sandbox = Sandbox::with_volume();
+    fs::write(sandbox.path("f"), "text").unwrap();
+    sandbox.ok(["cp", "f", "v.img:/f"]);
+    sandbox.refused(["cp", "v.img:/f", "v.img"], 1, &["overwrite", "volume that this copy reads"]);
+    sandbox.refused(["cp", "v.img", "v.img:/v"], 1, &["copy", "volume that this copy reads"]);
+    std::os::unix::fs::symlink("f", sandbox.path("l")).unwrap();
+    sandbox.ok(["cp", "-a", "l", "v.img:/v.img"]);
+    sandbox.refused(["cp", "-a", "v.img:/v.img", "."], 1, &["overwrite", "volume that this copy reads"]);
+    assert_eq!(sandbox.ok(["cat", "v.img:/f"]), b"text");
+    sandbox.check("v.img");
+}

@@ -244,4 +244,30 @@ fn manual_pages_and_completions_are_there_for_every_command() {
         }
         assert!(scripts.iter().all(|script| script.contains(command)), "{command}");
     }
+    let page = fs::read_to_string(sandbox.path("pages/pando-snapshot-create.8")).unwrap();
+    assert!(page.contains("writable"), "{page}");
+}
+
+/// Whoever has a part of a volume was told to make one in its place.
+#[test]
+fn what_is_left_of_a_volume_is_not_to_be_formatted() {
+    let sandbox = Sandbox::with_volume();
+    let file = open_image(&sandbox);
+    let told = || {
+        let output = sandbox.run(["ls", "v.img:/"]);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    file.set_len(200 << 20).unwrap();
+    let text = told();
+    assert!(text.contains("formatted with") && !text.contains("pando format"), "{text}");
+    file.write_all_at(&[0; 4096], 64 << 10).unwrap();
+    let text = told();
+    assert!(text.contains("make one with 'pando format'"), "{text}");
+}
+
+#[test]
+fn a_node_that_is_not_there_is_not_shown() {
+    let sandbox = Sandbox::with_volume();
+    sandbox.refused(["dump", "--node", "99999", "v.img"], 1, &["no node 99999"]);
 }

@@ -12,7 +12,7 @@ use pando_fs::schema::NameRecord;
 use serde_json::json;
 
 use crate::commands::dump::Dump;
-use crate::failure::Result;
+use crate::failure::{Result, complain};
 use crate::raw::{RawError, RawVolume};
 
 /// Bytes of a block of the device.
@@ -72,11 +72,20 @@ impl Dump {
 
     /// Headers of all nodes or of one, with what is in them if `contents`.
     pub(super) fn nodes(&mut self, only: Option<u64>, contents: bool) -> Result<()> {
+        let mut found = false;
         let mut visit = |dump: &mut Self, id: u64, entry: &BlockEntry| match only {
             Some(only) if only != id => Ok(()),
-            _ => dump.node(id, entry, contents),
+            _ => {
+                found = true;
+                dump.node(id, entry, contents)
+            }
         };
-        self.table(&mut visit, false)
+        self.table(&mut visit, false)?;
+        if let Some(only) = only.filter(|_| !found) {
+            complain(format_args!("the block table has no node {only}"));
+            self.damaged = true;
+        }
+        Ok(())
     }
 
     fn node(&mut self, id: u64, entry: &BlockEntry, contents: bool) -> Result<()> {

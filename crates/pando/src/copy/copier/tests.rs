@@ -212,7 +212,7 @@ fn names_that_lead_out_of_the_target_are_refused() {
     let bad = [b"../beside".to_vec(), absolute, b"..".to_vec(), b".".to_vec(), b"a/b".to_vec(), Vec::new()];
     let names = [&bad[..], &[b"good".to_vec()]].concat();
     let mut output = Output::new();
-    let mut copier = Copier::new(OPTIONS, &mut output);
+    let mut copier = Copier::new(OPTIONS, Vec::new(), &mut output);
     let place = |directory, path: &[u8]| Target {
         directory,
         name: b".".to_vec(),
@@ -239,7 +239,7 @@ fn what_was_copied_is_synced() {
     let copied = |name: &str, fails| {
         let synced = Synced { fails, ..Synced::default() };
         let mut output = Output::new();
-        let mut copier = Copier::new(OPTIONS, &mut output);
+        let mut copier = Copier::new(OPTIONS, Vec::new(), &mut output);
         let place = |directory, name: &[u8]| Target {
             directory,
             name: name.to_vec(),
