@@ -80,6 +80,8 @@ refused $PANDO clone b/file b/copy
 refused $PANDO snapshot create b taken
 # Everything is in a checkpoint.
 $PANDO stats --json b | grep -q '"dirty_bytes": *0\b'
+# A word that is no option is not passed over.
+refused mount -o remount,nosiud b
 mount -o remount,rw b
 is b rw,noatime
 echo after > b/new
@@ -92,6 +94,27 @@ refused mount -o remount,rw b
 refused touch b/new
 umount b
 $PANDO check volumes/b.img
+"#;
+
+/// In the mount namespace of another process, whatever is mounted there in this one.
+const NAMESPACE: &str = r#"
+unshare --mount --propagation private sleep 120 &
+other=$!
+trap 'kill $other' EXIT
+until test "$(readlink /proc/$other/ns/mnt)" != "$(readlink /proc/self/ns/mnt)"; do :; done
+mount -t fuse.pando volumes/b.img b
+$PANDO format --size 64M volumes/c.img
+mount -N $other -t fuse.pando "$PWD/volumes/c.img" "$PWD/b"
+is b 'volumes/b.img '
+nsenter --target $other --mount findmnt -n -t fuse.pando -o SOURCE "$PWD/b" | grep -q volumes/c.img
+umount -N $other "$PWD/b"
+is b 'volumes/b.img '
+refused nsenter --target $other --mount findmnt -n -t fuse.pando "$PWD/b"
+umount b
+$PANDO check volumes/c.img
+rm volumes/c.img
+kill $other
+trap - EXIT
 "#;
 
 /// The kernel lists a volume on a block device with another type than its line has; the helpers of that name do the same.
@@ -160,6 +183,7 @@ pub fn run(context: &Context) -> Outcome {
     run(INSTALLED)?;
     run(FSTAB)?;
     run(REMOUNT)?;
+    run(NAMESPACE)?;
     if volume::has_block_mounts() {
         run(BLOCK_DEVICE)?;
     }
