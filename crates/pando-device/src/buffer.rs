@@ -4,7 +4,7 @@
 //! times as much as overwriting it (2.4 ms against 0.1 to 0.2 ms on a two-core virtual machine), more than reading
 //! them from a fast device.
 //!
-//! Invariant BUF-1: every byte of a [`Memory`] is initialised, from its allocation on, so that old contents are at
+//! Invariant MEM-1: every byte of a [`Memory`] is initialised, from its allocation on, so that old contents are at
 //! worst somebody's old bytes.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -74,7 +74,7 @@ impl Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the memory has at least `length` bytes, initialised (BUF-1) and owned by self.
+        // SAFETY: the memory has at least `length` bytes, initialised (MEM-1) and owned by self.
         unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.length) }
     }
 }

@@ -199,19 +199,9 @@ impl FileDevice {
         })
     }
 
-    /// False where the file system below refused direct I/O, so that its page cache holds a second copy.
-    pub fn is_direct(&self) -> bool {
-        self.is_direct
-    }
-
     /// The claim on a block device that may be written to, for who hands it over to a mount. It ends with the device, whoever else has it.
     pub fn claim(&self) -> Option<Arc<Claim>> {
         self.claim.clone()
-    }
-
-    /// True if batches go through io_uring.
-    pub fn uses_io_uring(&self) -> bool {
-        self.rings.is_some()
     }
 
     /// Refuses what lies outside. A request that is not made of whole blocks is a mistake of the caller.

@@ -5,7 +5,6 @@
 //!
 //! Invariant UR-1: [`Ring::run`] does not return, nor unwind, while the kernel may still touch memory of the batch.
 
-use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::AssertUnwindSafe;
 
@@ -115,9 +114,7 @@ impl Ring {
     fn enter(&self, completions: usize) {
         while let Err(error) = self.ring.submit_and_wait(completions) {
             let code = Errno::from_io_error(&error);
-            let is_passing = matches!(code, Some(Errno::AGAIN | Errno::BUSY | Errno::INTR))
-                || error.kind() == ErrorKind::Interrupted;
-            if !is_passing {
+            if !matches!(code, Some(Errno::AGAIN | Errno::BUSY | Errno::INTR)) {
                 // UR-1: requests are in flight, so their memory must not be given back, not even by a panic.
                 complain(format_args!("io_uring_enter failed with requests in flight: {error}"));
                 std::process::abort();

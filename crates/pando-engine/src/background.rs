@@ -166,7 +166,7 @@ impl Volume {
 
     /// Wakes maintenance if it has found a token taken that is free now.
     pub(crate) fn wake_turned_away(&self) {
-        let turned_away = Tree::ALL.map(|tree| self.root(tree).maintenance.has_turned_away());
+        let turned_away = Tree::ALL.map(|tree| self.root(tree).maintenance.take_turned_away());
         if turned_away.contains(&true) {
             self.wake_maintenance();
         }

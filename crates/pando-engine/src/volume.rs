@@ -1,7 +1,8 @@
 //! An open volume: what the layers of the engine share.
 //!
 //! Lock order, outermost first. Nobody waits for the device with any of them held but `checkpointing`, the trees'
-//! `maintenance` tokens and `eviction`; beside background work, only the clone of a range waits for one of these.
+//! `maintenance` tokens and `eviction`. Beside background work, only these wait for one of them: a clone of a range, and replay, for `maintenance`;
+//! who asks for a checkpoint or for fresh sums for `checkpointing`; a sync that binds late for `eviction`.
 //!
 //! 1. `checkpointing`: one checkpoint at a time.
 //! 2. `maintenance` of the trees, in their order: see TREE-2.
@@ -9,7 +10,9 @@
 //! 4. `sequencer`: gives LSNs; from there to the last injection of a record.
 //! 5. `gate`: shared by each step of maintenance, exclusive for a cut.
 //! 6. the root pointer of a tree, then nodes from parent to child.
-//! 7. cache shards, the dirty list, what is to be read ahead, block table, allocator, log, signals: leaves.
+//! 7. `pins`, under which come block table, allocator and what counts memory; `doomed`, under which come these, a cache shard and the failure.
+//! 8. a cache shard; under it the block table, and a node that leaves the cache.
+//! 9. block table, then allocator; the failure or the log, then signals; the dirty list, what is to be read ahead, and the other small ones: leaves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

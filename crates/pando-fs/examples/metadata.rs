@@ -23,7 +23,7 @@ use pando_sim as _;
 
 const FAN_OUT: usize = 128;
 const FILE_BYTES: usize = 200;
-const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022 };
 
 /// Processor time of this thread.
 fn now() -> Duration {
@@ -127,12 +127,12 @@ fn make_file(load: &mut Load, directory: InodeNumber, name: &[u8], contents: &By
     if archive {
         let time = Some(SetTime::To(std::time::SystemTime::UNIX_EPOCH));
         let times = SetAttributes { accessed: time, modified: time, ..SetAttributes::default() };
-        load.change(|fs| fs.set_attributes(&CALLER, inode, &times));
+        load.change(|fs| fs.set_attributes(inode, &times));
         xattr(load);
         let owner = SetAttributes { uid: Some(0), gid: Some(0), ..SetAttributes::default() };
-        load.change(|fs| fs.set_attributes(&CALLER, inode, &owner));
+        load.change(|fs| fs.set_attributes(inode, &owner));
         let mode = SetAttributes { mode: Some(0o644), ..SetAttributes::default() };
-        load.change(|fs| fs.set_attributes(&CALLER, inode, &mode));
+        load.change(|fs| fs.set_attributes(inode, &mode));
     }
 }
 

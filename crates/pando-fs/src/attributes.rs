@@ -3,18 +3,13 @@
 use pando_engine::Batch;
 
 use crate::file::{Edit, check_regular, check_size, kill_privileges, kill_set_id_bits};
-use crate::operations::{Attributes, Caller, InodeNumber, SetAttributes, SetTime};
+use crate::operations::{Attributes, InodeNumber, SetAttributes, SetTime};
 use crate::schema::Timestamp;
 use crate::xattr::delete_lost_values;
 use crate::{FileSystem, Result, acl};
 
 impl FileSystem {
-    pub(crate) fn change_attributes(
-        &self,
-        _caller: &Caller,
-        number: InodeNumber,
-        set: &SetAttributes,
-    ) -> Result<Attributes> {
+    pub(crate) fn change_attributes(&self, number: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
         let inode = self.writable_inode(number)?;
         let epoch = self.for_change()?;
         let mut state = inode.write()?;

@@ -273,8 +273,8 @@ impl Operations for FileSystem {
             && self.table.get(inode).is_some_and(|inode| inode.attributes_may_mislead())
     }
 
-    fn set_attributes(&self, caller: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
-        self.change_attributes(caller, inode, set)
+    fn set_attributes(&self, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
+        self.change_attributes(inode, set)
     }
 
     fn read_link(&self, inode: InodeNumber) -> Result<Bytes> {

@@ -35,8 +35,6 @@ pub struct Caller {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
-    /// Process.
-    pub pid: u32,
     /// Bits taken off the mode of what the caller makes, unless the directory has a default access control list.
     pub umask: u32,
 }
@@ -292,7 +290,7 @@ pub trait Operations: Send + Sync {
         false
     }
     /// Changes attributes and returns the new ones.
-    fn set_attributes(&self, caller: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes>;
+    fn set_attributes(&self, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes>;
     /// The target of a symbolic link.
     fn read_link(&self, inode: InodeNumber) -> Result<Bytes>;
     /// Makes an empty regular file, device node, fifo or socket. The mode is what the caller asks for; the umask, or the

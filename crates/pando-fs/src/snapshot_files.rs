@@ -98,7 +98,7 @@ impl Operations for SnapshotFiles {
         self.fs.get_attributes(self.inside(inode))
     }
 
-    fn set_attributes(&self, _: &Caller, _: InodeNumber, _: &SetAttributes) -> Result<Attributes> {
+    fn set_attributes(&self, _: InodeNumber, _: &SetAttributes) -> Result<Attributes> {
         Err(Error::ReadOnly)
     }
 

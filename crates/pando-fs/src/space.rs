@@ -193,9 +193,8 @@ impl FileSystem {
         }
         let epoch = self.for_change()?;
         let mut states = States::lock([&source, &target]);
-        if source.is_detached() || target.is_detached() {
-            return Err(Error::Stale);
-        }
+        states.check_attached(&source)?;
+        states.check_attached(&target)?;
         let record = states.record(&source);
         let length = length.min(record.size.saturating_sub(from_offset));
         let is_in_place = from_offset == to_offset && length >= SHARED_MIN;
@@ -205,31 +204,23 @@ impl FileSystem {
         } else {
             Vec::new()
         };
-        if let Some(last) = whole.last() {
-            let end = last.end;
-            let (source_record, from) = (record.clone(), source.data_prefix(*epoch, record)?);
-            let record = states.record(&target).clone();
-            let to = target.data_prefix(*epoch, &record)?;
-            let mut edit = Edit::new(record, to);
-            edit.share(from_offset, &whole, &source_record, &from);
-            edit.touch(self.now());
-            let replace = kill_set_id && edit.kill_privileges();
-            let (batch, record) = edit.finish(target.key(*epoch)?, replace);
-            self.store.apply(batch)?;
-            states.set_record(&target, record);
-            return Ok(end - from_offset);
-        }
-        let most = if is_in_place { to_next_unit(from_offset) } else { COPY_MAX };
-        let length = length.min(most);
-        check_size(to_offset.checked_add(length))?;
-        if length == 0 {
-            return Ok(0);
-        }
-        let pieces = self.pieces(&source.data_prefix(*epoch, record)?, record.size, from_offset, length)?;
-        let record = states.record(&target).clone();
-        let prefix = target.data_prefix(*epoch, &record)?;
-        let mut edit = Edit::new(record, prefix);
-        edit.write_pieces(to_offset, pieces);
+        let from = source.data_prefix(*epoch, record)?;
+        let old = states.record(&target).clone();
+        let to = target.data_prefix(*epoch, &old)?;
+        let mut edit = Edit::new(old, to);
+        let length = if let Some(last) = whole.last() {
+            edit.share(from_offset, &whole, record, &from);
+            last.end - from_offset
+        } else {
+            let most = if is_in_place { to_next_unit(from_offset) } else { COPY_MAX };
+            let length = length.min(most);
+            check_size(to_offset.checked_add(length))?;
+            if length == 0 {
+                return Ok(0);
+            }
+            edit.write_pieces(to_offset, self.pieces(&from, record.size, from_offset, length)?);
+            length
+        };
         edit.touch(self.now());
         let replace = kill_set_id && edit.kill_privileges();
         let (batch, record) = edit.finish(target.key(*epoch)?, replace);

@@ -6,7 +6,7 @@ use rustix::fs::{FallocateFlags, FileType as ModeType, RenameFlags, XattrFlags};
 use crate::protocol::{self, Header};
 
 pub(crate) fn caller(header: &Header, umask: u32) -> Caller {
-    Caller { uid: header.uid, gid: header.gid, pid: header.pid, umask }
+    Caller { uid: header.uid, gid: header.gid, umask }
 }
 
 pub(crate) fn set_attributes(from: &protocol::SetAttributes) -> SetAttributes {

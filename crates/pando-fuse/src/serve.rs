@@ -134,11 +134,11 @@ impl Server {
             Operation::Sync => self.dispatcher.sync(reply),
             Operation::Open => reply.send(match self.agreement.no_open {
                 true => Answer::Refused(Errno::NOSYS),
-                false => Answer::opened(0, OPEN_KEEP_CACHE),
+                false => Answer::opened(OPEN_KEEP_CACHE),
             }),
             Operation::OpenDirectory => reply.send(match self.agreement.no_opendir {
                 true => Answer::Refused(Errno::NOSYS),
-                false => Answer::opened(0, 0),
+                false => Answer::opened(0),
             }),
             Operation::Release | Operation::ReleaseDirectory => reply.send(Answer::Done),
             Operation::Destroy => self.unmounted(reply),
@@ -415,7 +415,7 @@ impl Server {
             let answer = match &operation {
                 Operation::SetAttributes(set) => {
                     let set = convert::set_attributes(set);
-                    let attributes = fs.set_attributes(&caller(&header, 0), inode, &set)?;
+                    let attributes = fs.set_attributes(inode, &set)?;
                     Answer::attributes(&attributes, direct_writes.kept(inode))
                 }
                 Operation::MakeNode { name, mode, device, umask } => match convert::node_type(*mode) {

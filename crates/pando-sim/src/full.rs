@@ -1,8 +1,8 @@
 //! Fills a small volume to the brim (SP-1) and empties it again. The promises checked:
 //!
-//! * FU-1 what does not fit is refused with [`Error::NoSpace`] and leaves no trace; there is no other error.
-//! * FU-2 a full volume can be read, synced, checkpointed, closed and opened.
-//! * FU-3 deleting always works, and two checkpoints later the space is back.
+//! * FULL-1 what does not fit is refused with [`Error::NoSpace`] and leaves no trace; there is no other error.
+//! * FULL-2 a full volume can be read, synced, checkpointed, closed and opened.
+//! * FULL-3 deleting always works, and two checkpoints later the space is back.
 
 use std::sync::Arc;
 
@@ -165,7 +165,7 @@ impl Volume {
         }
     }
 
-    /// FU-2: sync, checkpoint, close, open, and look at everything.
+    /// FULL-2: sync, checkpoint, close, open, and look at everything.
     fn settle(&mut self, state: &str) -> Result<(), String> {
         self.check(state)?;
         let failed = |what| move |error| format!("{what} of a volume that was {state}: {error}");

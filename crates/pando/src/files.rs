@@ -56,14 +56,12 @@ pub struct Listing {
 impl Files {
     /// The files of `fs`; what is made belongs to the user who runs the command.
     pub fn new(fs: Arc<dyn Operations>, umask: u32) -> Self {
-        let pid = std::process::id();
         let caller = Caller {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
-            pid,
             umask,
         };
-        Self { fs, caller, superuser: Caller { uid: 0, gid: 0, pid, umask: 0 } }
+        Self { fs, caller, superuser: Caller { uid: 0, gid: 0, umask: 0 } }
     }
 
     /// The root directory.
@@ -84,7 +82,7 @@ impl Files {
 
     /// Changes attributes; owners too, whoever asks.
     pub fn set_attributes(&self, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
-        self.change(|fs| fs.set_attributes(&self.superuser, inode, set))
+        self.change(|fs| fs.set_attributes(inode, set))
     }
 
     /// The target of a symbolic link.

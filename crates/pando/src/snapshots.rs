@@ -251,7 +251,7 @@ mod tests {
         let failing = Arc::new(AtomicBool::new(false));
         let interrupted = failing.clone();
         fs.interrupt_queries(move || interrupted.load(Ordering::Relaxed));
-        let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+        let caller = Caller { uid: 0, gid: 0, umask: 0 };
         let make = |name: &str| {
             let make =
                 |fs: &FileSystem| fs.make_node(&caller, ROOT, name.as_bytes(), FileType::Regular, 0o644, 0);

@@ -71,13 +71,10 @@ impl<T: Clone> Part<T> {
         self.loaded.get_or_insert(value);
     }
 
-    /// Drops the contents from memory if the device has them; true if it did. A reader, or another node that shares them, goes on
-    /// with what it holds.
-    pub(crate) fn evict(&mut self) -> bool {
-        if self.stored.is_none() || self.loaded.is_none() {
-            return false;
+    /// Drops the contents from memory if the device has them. A reader, or another node that shares them, goes on with what it holds.
+    pub(crate) fn evict(&mut self) {
+        if self.stored.is_some() {
+            self.loaded = None;
         }
-        self.loaded = None;
-        true
     }
 }

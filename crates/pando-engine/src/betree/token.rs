@@ -21,7 +21,7 @@ pub(crate) struct Maintenance {
 }
 
 impl Maintenance {
-    /// Waits for the token, for work behind the scenes.
+    /// Waits for the token.
     pub(crate) fn wait(&self) -> Token<'_> {
         Token(Some(self.token.lock()))
     }
@@ -40,8 +40,8 @@ impl Maintenance {
         if self.is_wanted() { None } else { self.token.try_lock().map(|guard| Token(Some(guard))) }
     }
 
-    /// True if somebody has found the token taken. Who gave it back wakes them then.
-    pub(crate) fn has_turned_away(&self) -> bool {
+    /// Takes the note off: true if somebody has found the token taken. Who gave it back wakes them then.
+    pub(crate) fn take_turned_away(&self) -> bool {
         self.turned_away.swap(false, Ordering::SeqCst)
     }
 
@@ -90,8 +90,8 @@ mod tests {
         drop(held);
         // Before whoever had it has looked for the note.
         drop(maintenance.try_take().expect("it is free again"));
-        assert!(maintenance.has_turned_away(), "nobody wakes who was turned away");
+        assert!(maintenance.take_turned_away(), "nobody wakes who was turned away");
         drop(maintenance.try_take());
-        assert!(!maintenance.has_turned_away(), "nobody was turned away since");
+        assert!(!maintenance.take_turned_away(), "nobody was turned away since");
     }
 }

@@ -15,8 +15,8 @@ use pando_format::{
 };
 
 use crate::betree::interior::{Child, Interior};
-use crate::betree::leaf::{Basement, BasementSlot, ENTRY_OVERHEAD, Leaf};
-use crate::betree::message_buffer::MessageBuffer;
+use crate::betree::leaf::{Basement, BasementSlot, Leaf};
+use crate::betree::message_buffer::{ENTRY_OVERHEAD, MessageBuffer};
 use crate::betree::node::{Body, CachedNode, Node, NodeRef};
 use crate::betree::part::Part;
 use crate::cache::in_flight::{Claim, InFlight};

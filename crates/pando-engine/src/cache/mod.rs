@@ -4,11 +4,11 @@
 //! * CACHE-1 there is one copy of a node: who finds it missing loads it and adds it only if the block table still says what
 //!   was read ([`load`]).
 //! * CACHE-2 a node leaves the cache only when it is clean and nobody holds it; parts leave alone ([`evict`]).
-//! * CACHE-3 a dirty node is in `dirty` of the interval in which it changed.
+//! * CACHE-3 a dirty node is in the dirty list.
 //!
 //! Lock order: the mutexes of a shard, of the clock hand, of the dirty list, of what is being read ([`in_flight`]) and is to be read ([`read_ahead`]), and of what
-//! streams by ([`passing`]) come after every node's lock and are held for a few instructions; only a node that leaves the cache is locked
-//! under its shard ([`evict`]). Who waits for somebody else's read holds no lock.
+//! streams by ([`passing`]) come after every node's lock and are held for a few instructions; under a shard are locked only a node
+//! that leaves the cache ([`evict`]) and the block table (CACHE-1). Who waits for somebody else's read holds no lock.
 
 #[cfg(test)]
 mod dropped_tests;

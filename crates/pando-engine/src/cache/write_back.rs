@@ -134,7 +134,7 @@ impl Volume {
         let mut position = header_length;
         let mut borders = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {
-            if part.stored_length > 0 {
+            if part.entry.stored_length > 0 {
                 borders.push(position as u64);
             }
             header.parts[index] = part.entry((position / BLOCK_SIZE) as u32);
@@ -235,7 +235,7 @@ impl Volume {
         let entry = part.stored().expect("a part that is not in memory is on the device").clone();
         let place = image.place.as_ref().expect("a node with stored parts has a place");
         let stored = self.read_image(place, entry.offset as usize * BLOCK_SIZE, entry.padded_length())?;
-        Ok(OutPart { stored_length: entry.stored_length, pieces: vec![stored], entry })
+        Ok(OutPart { pieces: vec![stored], entry })
     }
 
     /// Enters the present image of a node, written outside of a checkpoint, into the block table. The caller has held the
@@ -287,14 +287,13 @@ impl Volume {
 /// A part on its way to the device.
 struct OutPart {
     pieces: Vec<Bytes>,
-    stored_length: u32,
     entry: PartEntry,
 }
 
 impl OutPart {
     fn new(part: EncodedPart, msn: pando_format::Msn) -> Self {
         let entry = part.entry(0, msn);
-        Self { pieces: part.pieces, stored_length: entry.stored_length, entry }
+        Self { pieces: part.pieces, entry }
     }
 
     fn length(&self) -> usize {
@@ -302,7 +301,7 @@ impl OutPart {
     }
 
     fn entry(&self, block: u32) -> PartEntry {
-        PartEntry { offset: if self.stored_length == 0 { 0 } else { block }, ..self.entry.clone() }
+        PartEntry { offset: if self.entry.stored_length == 0 { 0 } else { block }, ..self.entry.clone() }
     }
 }
 

@@ -6,7 +6,7 @@
 //!   for one of its keys in the buffers below, on every way behind its edge, through xfs, too. Not more than for these keys: joined nodes
 //!   keep their own edges, but one edge then holds messages of either's age.
 //! * Entries of leaves have no MSN, and that of a basement node says nothing about a key: a message that goes straight to a leaf
-//!   ([`crate::betree::tree`]) passes older ones for its neighbours. But a goto is newer than all there is at and below its target, applied or
+//!   ([`crate::betree::straight`]) passes older ones for its neighbours. But a goto is newer than all there is at and below its target, applied or
 //!   waiting, since nothing has changed that since (BT-5). So ways through gotos need not be followed further.
 //! * In one buffer no keyed sum is older than the range delete or goto that it lies in (BUF-3).
 //! * Nothing is newer than the last record.

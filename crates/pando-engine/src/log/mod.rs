@@ -12,7 +12,7 @@
 //!   before it agree. Recovery starts a new epoch, so batches that lie behind a hole can never come back.
 //! * LOG-4 after a failed write or flush nothing is acknowledged any more.
 //!
-//! Lock order: the log's mutex is a leaf. It is never held across device I/O.
+//! Lock order: nothing is locked under the log's mutex but the signals. It is never held across device I/O.
 
 pub(crate) mod batch;
 pub(crate) mod late_binding;

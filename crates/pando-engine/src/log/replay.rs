@@ -59,7 +59,6 @@ pub(crate) struct Replay {
     bindings: HashMap<(Lsn, u32), Vec<BoundPiece>>,
     end: LogPosition,
     last: Lsn,
-    bytes: u64,
 }
 
 impl Replay {
@@ -99,7 +98,7 @@ impl Replay {
         if !walk.source.closed {
             walk.look_for_witness()?;
         }
-        let mut replay = Self { bindings, end: end.position, last: end.last, bytes: end.distance, source };
+        let mut replay = Self { bindings, end: end.position, last: end.last, source };
         for (before, unbound) in doubtful {
             if unbound.iter().all(|(lsn, _, _)| *lsn <= durable) {
                 continue;
@@ -116,7 +115,7 @@ impl Replay {
                 Err(error) => return Err(error),
             }
         }
-        (replay.end, replay.last, replay.bytes) = (end.position, end.last, end.distance);
+        (replay.end, replay.last) = (end.position, end.last);
         Ok(replay)
     }
 

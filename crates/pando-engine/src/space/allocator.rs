@@ -63,10 +63,6 @@ pub(crate) struct SpaceCounters {
     pub usable: u64,
     /// Freed, but still part of a state that a crash may bring back.
     pub deferred: u64,
-    /// In use by the present state.
-    pub allocated: u64,
-    /// Separate runs of free space.
-    pub free_runs: usize,
 }
 
 /// The space of nodes and block table pages.
@@ -241,12 +237,10 @@ impl Allocator {
         let state = self.state.lock();
         let capacity = self.regions.iter().map(|region| region.length).sum();
         let (free, deferred) = (state.free.bytes(), state.deferred_bytes);
-        let allocated = capacity - free - deferred;
-        let usable = state.free.long_bytes();
-        SpaceCounters { capacity, free, usable, deferred, allocated, free_runs: state.free.count() }
+        SpaceCounters { capacity, free, usable: state.free.long_bytes(), deferred }
     }
 
-    /// The free runs by offset, for check and dump.
+    /// The free runs by offset, for tests.
     #[cfg(test)]
     pub fn free_runs(&self) -> Vec<Run> {
         self.state.lock().free.iter().collect()

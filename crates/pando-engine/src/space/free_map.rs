@@ -59,11 +59,6 @@ impl FreeMap {
         self.long_bytes = self.by_length.range((bytes, 0)..).map(|(length, _)| length).sum();
     }
 
-    /// Number of separate runs.
-    pub fn count(&self) -> usize {
-        self.by_offset.len()
-    }
-
     /// All runs, by offset.
     #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = Run> {

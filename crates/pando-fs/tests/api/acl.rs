@@ -37,7 +37,7 @@ fn mode(volume: &Volume, inode: InodeNumber) -> u32 {
 
 fn chmod(volume: &Volume, inode: InodeNumber, mode: u32) -> Attributes {
     let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
-    volume.fs.set_attributes(&volume.caller, inode, &set).unwrap()
+    volume.fs.set_attributes(inode, &set).unwrap()
 }
 
 /// Makes something with mode 0777 and a umask of 027.

@@ -398,7 +398,7 @@ fn a_write_takes_set_id_bits_off_when_told() {
     let volume = Volume::new();
     let file = volume.file(ROOT, "f");
     let set = SetAttributes { mode: Some(0o6755), ..SetAttributes::default() };
-    volume.fs.set_attributes(&volume.caller, file, &set).unwrap();
+    volume.fs.set_attributes(file, &set).unwrap();
     volume.fs.write(file, 0, bytes::Bytes::from_static(b"x"), WriteMode::KILLING_SET_ID).unwrap();
     assert_eq!(volume.fs.get_attributes(file).unwrap().mode, 0o755);
 }
@@ -427,7 +427,7 @@ fn what_changes_a_file_without_a_write_takes_set_id_bits_off_when_told() {
             volume.fs.set_xattr(file, name, &[2; 1000], XattrMode::Set, false).unwrap();
         }
         let set = SetAttributes { mode: Some(0o6755), ..SetAttributes::default() };
-        volume.fs.set_attributes(&volume.caller, file, &set).unwrap();
+        volume.fs.set_attributes(file, &set).unwrap();
         change(file, false);
         assert_eq!(volume.fs.get_attributes(file).unwrap().mode, 0o6755, "change {number}");
         change(file, true);

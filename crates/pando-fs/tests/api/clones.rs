@@ -11,7 +11,7 @@ use pando_sim::model::acl::{Acl, NOBODY};
 use crate::common::{Volume, small_nodes};
 
 /// Neither root nor an owner of anything.
-const OTHER: Caller = Caller { uid: 7, gid: 8, pid: 1, umask: 0 };
+const OTHER: Caller = Caller { uid: 7, gid: 8, umask: 0 };
 
 fn clone(volume: &Volume, source: InodeNumber, parent: InodeNumber, name: &str) -> InodeNumber {
     let cloned =
@@ -33,7 +33,7 @@ fn attributes(volume: &Volume, inode: InodeNumber) -> Attributes {
 }
 
 fn set(volume: &Volume, inode: InodeNumber, set: SetAttributes) {
-    volume.fs.set_attributes(&volume.caller, inode, &set).unwrap();
+    volume.fs.set_attributes(inode, &set).unwrap();
 }
 
 /// Keys of the data index that begin so, at most 1000.

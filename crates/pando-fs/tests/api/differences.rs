@@ -64,7 +64,7 @@ fn each_kind_of_change_is_told() {
     write(&volume, "a/written", b"text");
     let find = |path: &str| volume.walk(path).unwrap();
     let mode = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
-    volume.fs.set_attributes(&volume.caller, find("a/moded"), &mode).unwrap();
+    volume.fs.set_attributes(find("a/moded"), &mode).unwrap();
     volume.fs.set_xattr(find("a/tagged"), b"user.tag", b"1", XattrMode::Set, false).unwrap();
     volume.fs.unlink(a, b"deleted").unwrap();
     volume.rename(a, "moved", c, "moved too").unwrap();

@@ -46,7 +46,7 @@ fn all_names_lead_to_one_inode() {
     assert_eq!((f, g), (file, file));
     volume.write(g, 10_000, b"more");
     let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
-    volume.fs.set_attributes(&volume.caller, f, &set).unwrap();
+    volume.fs.set_attributes(f, &set).unwrap();
     let found = attributes(&volume, g);
     assert_eq!((found.links, found.size, found.mode), (2, 10_004, 0o600));
     volume.assert_clean();
@@ -304,13 +304,13 @@ fn the_kernel_may_keep_a_mode_that_it_only_learns_of_when_it_asks() {
     lose_name();
     assert!(volume.fs.attributes_may_mislead(file));
     let set = SetAttributes { mode: Some(0o4755), ..SetAttributes::default() };
-    volume.fs.set_attributes(&volume.caller, file, &set).unwrap();
+    volume.fs.set_attributes(file, &set).unwrap();
     volume.fs.write(file, 0, "x".into(), WriteMode::PLAIN).unwrap();
     assert!(volume.fs.attributes_may_mislead(file), "the answer to a chmod says which mode it made");
     volume.fs.write(file, 0, "x".into(), WriteMode::KILLING_SET_ID).unwrap();
     assert_eq!(attributes(&volume, file).mode, 0o755);
     lose_name();
-    volume.fs.set_attributes(&volume.caller, file, &SetAttributes::default()).unwrap();
+    volume.fs.set_attributes(file, &SetAttributes::default()).unwrap();
     assert!(!volume.fs.attributes_may_mislead(file), "the kernel would go on to execute it by the old mode");
 }
 

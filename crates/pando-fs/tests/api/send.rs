@@ -117,7 +117,7 @@ fn filled() -> Volume {
         modified: Some(SetTime::To(std::time::UNIX_EPOCH + std::time::Duration::new(5, 6))),
         ..SetAttributes::default()
     };
-    fs.set_attributes(&volume.caller, file, &times).unwrap();
+    fs.set_attributes(file, &times).unwrap();
     volume
 }
 
@@ -460,7 +460,7 @@ fn a_volume_that_is_too_small_keeps_what_it_has() {
     let device = Arc::new(SimulatedDevice::new(24 << 20));
     FileSystem::format(device.clone(), &crash::small()).unwrap();
     let fs = crash::open(device.clone()).unwrap();
-    let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+    let caller = Caller { uid: 0, gid: 0, umask: 0 };
     changing(&*fs, |fs| fs.make_directory(&caller, ROOT, b"kept", 0o755)).unwrap();
     let outcome = receive(&fs, &stream);
     assert!(matches!(outcome, Err(TransferError::Volume(Error::NoSpace))), "{outcome:?}");

@@ -164,7 +164,7 @@ fn nothing_in_a_snapshot_changes() {
     assert_eq!(fs.write(file, 0, "x".into(), WriteMode::PLAIN), read_only);
     assert_eq!(fs.allocate(file, AllocateMode::PunchHole, 0, 10, false), read_only);
     assert_eq!(fs.copy_range(live, 0, file, 0, 10, false).map(drop), read_only);
-    assert_eq!(fs.set_attributes(caller, file, &SetAttributes::default()).map(drop), read_only);
+    assert_eq!(fs.set_attributes(file, &SetAttributes::default()).map(drop), read_only);
     assert_eq!(fs.set_xattr(file, b"user.x", b"", XattrMode::Set, false), read_only);
     assert_eq!(fs.remove_xattr(file, b"user.large"), read_only);
     assert_eq!(fs.clone_tree(caller, &[], live, a, b"n"), read_only);

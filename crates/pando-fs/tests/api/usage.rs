@@ -202,7 +202,7 @@ fn a_volume_full_of_snapshots_is_writable_again_when_they_are_deleted() {
     FileSystem::format(device.clone(), &crate::common::small_nodes()).unwrap();
     let options = Options { background: Background::Manual, ..Options::default() };
     let fs = FileSystem::open(device, options).unwrap();
-    let caller = pando_fs::operations::Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+    let caller = pando_fs::operations::Caller { uid: 0, gid: 0, umask: 0 };
     let made = changing(&*fs, |fs| fs.make_node(&caller, ROOT, b"f", FileType::Regular, 0o644, 0)).unwrap();
     let file = made.attributes.inode;
     let write = |round: u8| -> Result<()> {

@@ -151,7 +151,7 @@ impl Memory {
             next: AtomicU64::new(ROOT.0),
             renames: RwLock::new(()),
         };
-        let root = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
+        let root = Caller { uid: 0, gid: 0, umask: 0 };
         memory.add(&root, FileType::Directory, 0o755, 0, Body::Directory(Directory::new(ROOT)));
         memory
     }
@@ -261,7 +261,7 @@ impl Operations for Memory {
         Ok(self.node(inode)?.state.lock().attributes)
     }
 
-    fn set_attributes(&self, _: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
+    fn set_attributes(&self, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
         let node = self.node(inode)?;
         let mut state = node.state.lock();
         if let Some(size) = set.size {

@@ -14,7 +14,7 @@ use pando_device::Access;
 use pando_device::{BLOCK_SIZE, Buffer, Device, FileDevice, WriteRequest};
 use pando_engine::{Compression, FormatOptions, Options};
 use pando_fs::FileSystem;
-use pando_fs::operations::{Caller, Operations, ROOT, SetAttributes};
+use pando_fs::operations::{Operations, ROOT, SetAttributes};
 
 use crate::failure::{Failure, Result, Status, io_text};
 use crate::volume::{device_failure, name, open_device};
@@ -207,10 +207,9 @@ fn give_root_directory(device: Arc<FileDevice>) -> pando_fs::operations::Result<
         return Ok(());
     }
     let fs = FileSystem::open(device, Options { cache_bytes: 64 << 20, ..Options::default() })?;
-    let root = Caller { uid: 0, gid: 0, pid: std::process::id(), umask: 0 };
     let owner =
         SetAttributes { uid: Some(uid.as_raw()), gid: Some(gid.as_raw()), ..SetAttributes::default() };
-    pando_fs::operations::waiting(&*fs, |fs| fs.set_attributes(&root, ROOT, &owner))?;
+    pando_fs::operations::waiting(&*fs, |fs| fs.set_attributes(ROOT, &owner))?;
     fs.close()
 }
 

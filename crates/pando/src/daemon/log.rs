@@ -59,8 +59,8 @@ impl Log {
             // One write is one entry, and a longer one is none.
             Self::Kernel(file) => {
                 let line = line();
-                let end = line.floor_char_boundary(KERNEL_LINE_BYTES);
-                drop((&mut &*file).write_all(line[..end].as_bytes()));
+                let end = line.len().min(KERNEL_LINE_BYTES);
+                drop((&mut &*file).write_all(&line.as_bytes()[..end]));
             }
             Self::Nowhere => {}
         }

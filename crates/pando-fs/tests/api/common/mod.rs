@@ -48,7 +48,7 @@ impl Volume {
         FileSystem::format(device.clone(), format).unwrap();
         let options = Options { background: Background::Manual, ..Options::default() };
         let fs = FileSystem::open(device.clone(), options).unwrap();
-        Self { fs, caller: Caller { uid: 0, gid: 0, pid: 1, umask: 0 }, device }
+        Self { fs, caller: Caller { uid: 0, gid: 0, umask: 0 }, device }
     }
 
     /// The volume as a crash right now leaves it, mounted again.
@@ -124,7 +124,7 @@ impl Volume {
 
     pub fn resize(&self, file: InodeNumber, size: u64) {
         let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
-        self.fs.set_attributes(&self.caller, file, &set).unwrap();
+        self.fs.set_attributes(file, &set).unwrap();
     }
 
     pub fn rename(&self, from: InodeNumber, name: &str, to: InodeNumber, new_name: &str) -> Result<()> {

@@ -248,7 +248,7 @@ impl Run {
     }
 
     fn caller(&self, uid: u32) -> Caller {
-        Caller { uid, gid: uid, pid: 1, umask: umask(uid) }
+        Caller { uid, gid: uid, umask: umask(uid) }
     }
 
     /// Does a step to both sides and compares the answers.
@@ -573,7 +573,7 @@ impl Run {
     }
 
     fn set(&mut self, (inode, id): (InodeNumber, Id), set: SetAttributes) -> Outcome {
-        let found = again(&self.fs, |fs| fs.set_attributes(&self.caller(0), inode, &set));
+        let found = again(&self.fs, |fs| fs.set_attributes(inode, &set));
         let expected = self.model.set_attributes(id, &set);
         match found {
             Ok(attributes) if expected.is_ok() => self.same_attributes(&attributes, id),

@@ -92,7 +92,7 @@ fn the_counter_comes_with_what_was_received_and_no_earlier() {
         if is_received {
             received += 1;
             drop(changing(&*fs, |fs| fs.roll_back(b"one")).unwrap());
-            let caller = pando_fs::operations::Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+            let caller = pando_fs::operations::Caller { uid: 0, gid: 0, umask: 0 };
             let made = changing(&*fs, |fs| fs.make_directory(&caller, ROOT, b"new", 0o755)).unwrap();
             assert!(made.attributes.inode.0 > SENDER);
             assert_eq!(fs.check().unwrap().problems, []);

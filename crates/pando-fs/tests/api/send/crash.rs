@@ -188,7 +188,7 @@ impl Streams {
 
 /// One thing that is done; what is refused changes nothing.
 fn step(fs: &FileSystem, streams: &Streams, random: &mut Random) -> &'static str {
-    let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+    let caller = Caller { uid: 0, gid: 0, umask: 0 };
     let all = names(fs);
     let one_of = |random: &mut Random| match all.len() {
         0 => Bytes::from_static(b"none"),

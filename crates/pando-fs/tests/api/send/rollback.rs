@@ -19,7 +19,7 @@ const SETTLE_EVERY: usize = 4;
 fn volume() -> Image {
     let device = Arc::new(prepared().0);
     let fs = open(device.clone()).unwrap();
-    let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+    let caller = Caller { uid: 0, gid: 0, umask: 0 };
     for number in 0..80u32 {
         let name = format!("live {number}");
         let make =

@@ -69,7 +69,7 @@ impl MemoryFs {
             files_looked_up: AtomicU64::new(0),
             listings: AtomicU64::new(0),
         };
-        let root = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
+        let root = Caller { uid: 0, gid: 0, umask: 0 };
         fs.state.get_mut().add(&root, ROOT, FileType::Directory, 0o755, 0);
         fs
     }
@@ -222,7 +222,7 @@ impl Operations for MemoryFs {
         Ok(self.state.lock().node(inode)?.attributes)
     }
 
-    fn set_attributes(&self, _: &Caller, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
+    fn set_attributes(&self, inode: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
         let mut state = self.state.lock();
         if let Some(size) = set.size {
             state.set_size(inode, size)?;
