@@ -5,8 +5,8 @@
 //!
 //! * FMT-11 keyed sums strictly rise by key; range deletes are not empty, rise and do not overlap. So do gotos, and no goto overlaps a range
 //!   delete.
-//! * FMT-12 a keyed sum stands for its key's messages newer than any range delete or goto in the same buffer that covers
-//!   the key: whoever adds one takes older sums below it out.
+//! * FMT-12 a keyed sum stands for its key's messages that are not older than any range delete or goto in the same buffer that covers
+//!   the key, and lies on top of it: whoever adds one takes older sums below it out.
 
 use std::fmt;
 

@@ -53,7 +53,7 @@ struct PassedOn {
     no_mtab: bool,
     #[arg(short = 'v')]
     verbose: bool,
-    /// The mount namespace to work in, by its file or a process of it. mount(8) looks up paths there and runs its helper outside.
+    /// The mount namespace to work in, by its file or a process of it. Helpers are run outside.
     #[arg(short = 'N')]
     namespace: Option<OsString>,
     #[arg(short = 't')]
@@ -61,7 +61,7 @@ struct PassedOn {
 }
 
 impl PassedOn {
-    /// Before anything else is looked up or started.
+    /// Before anything else is looked up.
     fn enter_namespace(&self) -> Result<()> {
         let Some(namespace) = &self.namespace else { return Ok(()) };
         let is_process = namespace.to_str().is_some_and(|text| text.parse::<u32>().is_ok());
@@ -123,8 +123,12 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    if let Err(failure) = args.passed_on.enter_namespace() {
-        return status(Err(failure), FAILED);
+    if args.passed_on.namespace.is_some() {
+        // The daemon is a program, and would be one of those in there.
+        complain(
+            "a volume is mounted in another mount namespace by a mount(8) in there: nsenter --mount=NAMESPACE mount ...",
+        );
+        return ExitCode::from(USAGE);
     }
     let options = args.options.iter().flat_map(|list| list.split(','));
     let mut options: Vec<String> = options.map(|option| option.trim().to_owned()).collect();

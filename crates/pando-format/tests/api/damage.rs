@@ -263,19 +263,21 @@ fn counters_near_their_end_are_damage() {
 fn a_bound_piece_is_as_long_as_what_is_read_for_it() {
     let whole = sample::bytes_of(&encode_binding(&sample::binding()));
     assert!(log_record::decode_records(&whole.clone().into(), Lsn(1)).is_ok());
+    // More bytes than a record has, in as many blocks.
+    let mut long = whole.clone();
+    for offset in [4, 12, 24, 40] {
+        long[24 + offset..24 + offset + 4].copy_from_slice(&(65_u32 << 20).to_le_bytes());
+    }
+    let error = log_record::decode_records(&long.into(), Lsn(1)).unwrap_err();
+    assert!(error.to_string().contains("bytes of a bound piece"), "{error}");
     // Offsets in the first piece, behind the record's head, its LSN and the number of the operation.
-    for (offset, name) in [
-        (4, "bytes"),
-        (12, "extent"),
-        (24, "stored length"),
-        (28, "compression"),
-        (40, "raw length"),
-        (44, "raw start"),
-    ] {
+    for (offset, name) in
+        [(12, "extent"), (24, "stored length"), (28, "compression"), (40, "raw length"), (44, "raw start")]
+    {
         let mut changed = whole.clone();
         // Extents are whole blocks.
         changed[24 + offset + usize::from(name == "extent")] ^= 0x10;
         let error = log_record::decode_records(&changed.into(), Lsn(1)).unwrap_err();
-        assert!(error.to_string().contains("bound piece"), "{name}: {error}");
+        assert!(error.to_string().contains(&format!("{name} of a bound piece")), "{name}: {error}");
     }
 }

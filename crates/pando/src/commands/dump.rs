@@ -65,12 +65,21 @@ pub fn run(args: &DumpArgs) -> Result<Status> {
     let raw = RawVolume::open(&args.path)?;
     let newest = raw.newest_superblock(&args.path)?;
     let everything = !(args.superblocks || args.table || args.nodes || args.node.is_some() || args.log);
-    let mut dump = Dump { raw, newest, output: Output::new(), json: args.json, items: 0, damaged: false };
+    let mut dump = Dump {
+        raw,
+        newest,
+        output: Output::new(),
+        json: args.json,
+        items: 0,
+        table_shown: false,
+        damaged: false,
+    };
     if args.superblocks || everything {
         dump.superblocks()?;
     }
     if args.table || everything {
         dump.table(&mut |_, _, _| Ok(()), true)?;
+        dump.table_shown = true;
     }
     if args.nodes || args.node.is_some() || everything {
         dump.nodes(args.node, args.contents)?;
@@ -92,6 +101,8 @@ struct Dump {
     output: Output,
     json: bool,
     items: u64,
+    /// Pages of the block table that cannot be read have been told of.
+    table_shown: bool,
     damaged: bool,
 }
 

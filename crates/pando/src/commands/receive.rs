@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::commands::snapshot::mounted;
+use crate::commands::snapshot::mounted_volume;
 use crate::control;
 use crate::failure::{Failure, Result, Status, io_text};
 use crate::output::Output;
@@ -50,7 +50,7 @@ pub fn run(args: &ReceiveArgs) -> Result<Status> {
         ));
     }
     let asked = json!({ "request": "receive", "name": new_name });
-    let answer = match mounted(place).map_err(failed)? {
+    let answer = match mounted_volume(place).map_err(failed)? {
         Some(device) => match control::request_with_input(&device, &asked, &mut input) {
             Ok(answer) => answer.map_err(|error| failed(error.to_string()))?,
             Err(error) => return Err(failed(format!("the stream cannot be read: {}", io_text(&error)))),

@@ -141,6 +141,18 @@ pub fn mounted(place: &Path) -> Result<Option<String>, String> {
     entry.map(|entry| Some(entry.device)).ok_or_else(|| "no PandoFS volume is mounted there".to_owned())
 }
 
+/// The same for what changes the volume, which the mount of a snapshot is no place for: it shares the volume's daemon.
+pub fn mounted_volume(place: &Path) -> Result<Option<String>, String> {
+    let device = mounted(place)?;
+    if let Some(device) = &device {
+        let info = control::request(device, "info").map_err(|error| error.to_string())?;
+        if info["snapshot"].is_string() {
+            return Err("a snapshot is mounted there; name the mount point of the volume".to_owned());
+        }
+    }
+    Ok(device)
+}
+
 /// What the daemon or the volume itself answers to a request.
 pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Write) -> Result<Value> {
     let action = request["action"].as_str().unwrap_or_default();
@@ -156,7 +168,9 @@ pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Wr
         };
         Failure::new(format!("cannot {what} {of}{}: {why}", name(place)))
     };
-    match mounted(place).map_err(failed)? {
+    let changes = matches!(action, "create" | "delete" | "rollback");
+    let device = if changes { mounted_volume(place) } else { mounted(place) };
+    match device.map_err(failed)? {
         Some(device) => {
             // What was written before belongs to what is kept, compared, sent, or gone back to: a writable snapshot may be mapped as well.
             match action {

@@ -187,10 +187,13 @@ fn what_is_whole_and_not_what_was_written_last_is_damage() {
     let (offset, mut superblock) = newest_superblock(&sandbox, &file);
     superblock.table.page.as_mut().unwrap().checksum ^= 1;
     file.write_all_at(&superblock.encode(), offset).unwrap();
-    let output = sandbox.run(["dump", "--table", "v.img"]);
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("not the page that was written last"), "{text}");
+    for what in [&["--table"][..], &["--nodes"], &["--node", "1"], &["--table", "--nodes"]] {
+        let output = sandbox.run([&["dump"], what, &["v.img"]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(text.matches("not the page that was written last").count(), 1, "{what:?}: {text}");
+        assert!(output.stderr.is_empty(), "{what:?}");
+    }
 }
 
 /// A batch whose header alone had come to the device when the machine went down was told of as damage; a recovery takes it for the end of
@@ -212,16 +215,30 @@ fn the_log_ends_where_a_recovery_says_so() {
         ..BatchHeader::default()
     };
     // How many batches there are in the log, if the device holds so much of one of this epoch.
-    let batches = |epoch: u64, bytes: usize| {
+    let write = |header: BatchHeader, bytes: usize| {
         let mut batch = vec![0; batch_length(payload.len()) as usize];
-        encode_batch(BatchHeader { epoch, ..header.clone() }, [&payload[..]], &mut batch);
+        encode_batch(header, [&payload[..]], &mut batch);
         batch[bytes..].fill(0);
         file.write_all_at(&batch, superblock.log.offset + superblock.replay.offset).unwrap();
+    };
+    let batches = |epoch: u64, bytes: usize| {
+        write(BatchHeader { epoch, ..header.clone() }, bytes);
         sandbox.json(["dump", "--log", "--json", "v.img"]).as_array().unwrap().len()
     };
     let epoch = superblock.epoch;
     let whole = batch_length(payload.len()) as usize;
     assert_eq!([batches(epoch, whole), batches(epoch, 4096), batches(epoch - 1, whole)], [1, 0, 0]);
+    // What a mount takes for damage.
+    for (header, why) in [
+        (BatchHeader { epoch: epoch + 1, ..header.clone() }, "later epoch"),
+        (BatchHeader { first_lsn: Lsn(superblock.cut.0 + 2), ..header.clone() }, "do not go on"),
+    ] {
+        write(header, whole);
+        let output = sandbox.run(["dump", "--log", "v.img"]);
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(why), "{text}");
+    }
 }
 
 #[test]

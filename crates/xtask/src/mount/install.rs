@@ -96,7 +96,7 @@ umount b
 $PANDO check volumes/b.img
 "#;
 
-/// In the mount namespace of another process, whatever is mounted there in this one.
+/// What is unmounted is what another process has mounted there, not this one. Nothing of another namespace is run: to mount there is refused.
 const NAMESPACE: &str = r#"
 unshare --mount --propagation private sleep 120 &
 other=$!
@@ -104,7 +104,8 @@ trap 'kill $other' EXIT
 until test "$(readlink /proc/$other/ns/mnt)" != "$(readlink /proc/self/ns/mnt)"; do :; done
 mount -t fuse.pando volumes/b.img b
 $PANDO format --size 64M volumes/c.img
-mount -N $other -t fuse.pando "$PWD/volumes/c.img" "$PWD/b"
+refused mount -N $other -t fuse.pando "$PWD/volumes/c.img" "$PWD/b"
+nsenter --target $other --mount mount -t fuse.pando "$PWD/volumes/c.img" "$PWD/b"
 is b 'volumes/b.img '
 nsenter --target $other --mount findmnt -n -t fuse.pando -o SOURCE "$PWD/b" | grep -q volumes/c.img
 umount -N $other "$PWD/b"

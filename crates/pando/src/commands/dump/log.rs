@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use pando_format::log_batch::{BATCH_HEADER_LENGTH, decode_payload, open_batch};
-use pando_format::{BatchHeader, LogPosition, VolumeId, stored_checksum};
+use pando_format::{BatchHeader, LogPosition, Lsn, VolumeId, stored_checksum};
 use serde_json::json;
 
 use crate::commands::dump::Dump;
@@ -14,6 +14,7 @@ impl Dump {
         let region = self.newest.log;
         let mut position = self.newest.replay;
         let mut epoch = self.newest.epoch;
+        let mut next_lsn = None;
         let mut read = 0;
         while read < region.length {
             // Whatever follows the end of the log is not damage: old batches lie there, one that a crash cut short, or nothing.
@@ -41,6 +42,19 @@ impl Dump {
                 Err(error) => return self.damage("log batch", offset, &error),
             };
             let Ok((header, payload)) = open_batch(&bytes) else { break };
+            let first = header.first_lsn;
+            let fits =
+                next_lsn.map_or(first > Lsn(0) && first.0 - 1 <= self.newest.cut.0, |next| first == next);
+            if !fits || header.record_count == 0 {
+                let error = RawError::Unexpected("its records do not go on from those before it");
+                return self.damage("log batch", offset, &error);
+            }
+            if header.epoch > self.newest.epoch {
+                let error =
+                    RawError::Unexpected("it is of a later epoch than the newest superblock, so one is lost");
+                return self.damage("log batch", offset, &error);
+            }
+            next_lsn = Some(header.next_lsn());
             match decode_payload(&header, &payload) {
                 Ok(records) => {
                     let records: String = records.iter().map(ToString::to_string).collect();

@@ -25,8 +25,10 @@ const VALUE_BYTES_SHOWN: usize = 64;
 type Visit<'a> = dyn FnMut(&mut Dump, u64, &BlockEntry) -> Result<()> + 'a;
 
 impl Dump {
-    /// Walks the block table from its root, in the order of node ids. Pages are printed if `shown`.
-    pub(super) fn table(&mut self, visit: &mut Visit<'_>, shown: bool) -> Result<()> {
+    /// Walks the block table from its root, in the order of node ids. Pages are printed if `shown`, and those that cannot be read the first
+    /// time. True if there are none of these.
+    pub(super) fn table(&mut self, visit: &mut Visit<'_>, shown: bool) -> Result<bool> {
+        let mut is_whole = true;
         let root = self.newest.table;
         let mut waiting: Vec<Place> = Vec::new();
         waiting.extend(root.page.map(|pointer| Place { level: root.levels, number: Some(0), pointer }));
@@ -60,14 +62,15 @@ impl Dump {
                         }
                     }
                 }
-                Err(error) if shown => {
-                    self.damage(if level == 0 { "table page" } else { "index page" }, offset, &error)?;
+                Err(error) => {
+                    is_whole = false;
+                    if !self.table_shown {
+                        self.damage(if level == 0 { "table page" } else { "index page" }, offset, &error)?;
+                    }
                 }
-                // It has been shown with the table.
-                Err(_) => self.damaged = true,
             }
         }
-        Ok(())
+        Ok(is_whole)
     }
 
     /// Headers of all nodes or of one, with what is in them if `contents`.
@@ -80,8 +83,8 @@ impl Dump {
                 dump.node(id, entry, contents)
             }
         };
-        self.table(&mut visit, false)?;
-        if let Some(only) = only.filter(|_| !found) {
+        let is_whole = self.table(&mut visit, false)?;
+        if let Some(only) = only.filter(|_| is_whole && !found) {
             complain(format_args!("the block table has no node {only}"));
             self.damaged = true;
         }
