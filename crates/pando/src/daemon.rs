@@ -366,6 +366,9 @@ fn stop_on_signals(
                 }
                 result => result,
             };
+            if !matches!(result, Ok(true)) {
+                answerer.mounts.stay();
+            }
             match result {
                 Ok(true) => {}
                 Ok(false) => log.error(&format!(

@@ -69,6 +69,11 @@ impl SnapshotMounts {
         }
     }
 
+    /// The volume stays mounted after all: more may come again.
+    pub fn stay(&self) {
+        self.lock().leaving = false;
+    }
+
     /// Lets no more come if there are none, or none but some that the kernel has let go of and that end within a moment; tells whether it is so.
     pub fn close_if_none(&self) -> bool {
         let end = Instant::now() + ENDING_TIME_MAX;

@@ -368,6 +368,16 @@ fn a_snapshot_is_unmounted_while_its_volume_is_mounted_elsewhere() {
     fs::create_dir(&snapshot).unwrap();
     place.pando(&["snapshot", "create", "mnt", "taken"]).expect_success();
     place.pando(&["mount", "-o", "snapshot=taken", "volume", "snapshot"]).expect_success();
+    // They changed the volume, and left out what its own mount had not written.
+    for change in [
+        &["create", "snapshot", "other"][..],
+        &["delete", "snapshot", "taken"],
+        &["rollback", "snapshot", "taken"],
+    ] {
+        place
+            .pando(&[&["snapshot"], change].concat())
+            .expect_failure(1, "name the mount point of the volume");
+    }
     rustix::mount::mount_bind(place.mountpoint(), &bound).unwrap();
     pando_fuse::mount_point::unmount(&place.mountpoint(), false).unwrap();
     place.pando(&["umount", "snapshot"]).expect_success();
