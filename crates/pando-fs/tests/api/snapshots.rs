@@ -515,3 +515,15 @@ fn broken_snapshots_are_found() {
     });
     assert_eq!(link, ["FS-6"]);
 }
+
+/// With nothing to copy it said that it had copied nothing.
+#[test]
+fn what_is_gone_with_its_tree_is_not_copied() {
+    let volume = Volume::new();
+    let (from, to) = (volume.file(ROOT, "from"), volume.file(ROOT, "to"));
+    volume.write(from, 0, b"text");
+    assert_eq!(volume.copy_range((from, 4), (to, 0), 100), Ok(0));
+    take(&volume, "one");
+    roll_back(&volume, "one").unwrap();
+    assert_eq!(volume.copy_range((from, 4), (to, 0), 100), Err(Error::Stale));
+}
