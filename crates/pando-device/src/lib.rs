@@ -2,18 +2,18 @@
 //!
 //! The engine sees only [`Device`]. Everything here moves whole 4 KiB blocks at 4 KiB aligned offsets.
 
-pub mod buffer;
+mod buffer;
 mod claim;
 mod complaint;
 pub mod descriptors;
-pub mod device;
+mod device;
 mod discard;
-pub mod file;
+mod file;
 mod flushes;
 pub mod heap;
 pub mod loops;
 mod maps;
-pub mod memory;
+mod memory;
 pub mod nontemporal;
 pub mod peer;
 mod pool;

@@ -428,7 +428,7 @@ impl Volume {
 
     /// Waits, or helps, until there may be room in the log for a record of so many bytes.
     fn wait_for_log_room(&self, bytes: u64) -> Result<()> {
-        self.want_checkpoint();
+        self.signals.want_checkpoint();
         match self.options.background {
             crate::Background::Manual => {
                 // What is queued is behind the cut.

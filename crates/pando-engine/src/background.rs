@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use pando_format::Tree;
 use parking_lot::{Condvar, Mutex};
 
-use crate::apply::space_for;
 use crate::betree::tree::HEALING_DUE;
 use crate::cache::read_ahead;
 use crate::checkpoint::Occasion;
@@ -25,29 +24,6 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 /// after the other each would have to wake the thread that takes them out, and give way to it.
 const TIDYING_GATHERS: Duration = Duration::from_millis(10);
 
-/// How often a change waits for room before it goes on without: background work that cannot make any, on a full volume
-/// say, must not hold up what could.
-const WAITS_MAX: u32 = 100;
-/// Bytes that may wait for the log, at most: about a second's worth of a hard disk.
-const LOG_WAITING_BYTES_MAX: u64 = 128 << 20;
-
-/// Changes from so many bytes on leave the last node's worth of messages in a root, and the last eighth of the log that
-/// changes may fill and fifth of what may wait for it, to those below it: a small change does not wait because a stream has filled the root.
-const LARGE_BYTES: u64 = 64 << 10;
-
-/// So many nodes' worth of messages may wait in a root. A node has a few extents only, so a root must not grow much longer than a node.
-pub(crate) const ROOT_NODES_MAX: usize = 4;
-
-/// What waits in a root for maintenance.
-struct RootLoad {
-    /// Memory of messages.
-    bytes: usize,
-    /// Clones put theirs there first, so they can be many more than there should be.
-    edges: usize,
-    /// Weight of the surgeries that are not healed.
-    wounds: usize,
-}
-
 /// Who is to be woken.
 pub(crate) struct Signals {
     background: Background,
@@ -59,7 +35,7 @@ pub(crate) struct Signals {
     /// Set when a checkpoint would give something that somebody waits for.
     checkpoint_wanted: AtomicBool,
     /// Checkpoints that changes wait for.
-    turns: CheckpointTurns,
+    pub(crate) turns: CheckpointTurns,
 }
 
 #[derive(Default)]
@@ -115,6 +91,11 @@ impl Signals {
         self.progress.notify_all();
     }
 
+    /// True if the threads are to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.state.lock().stop
+    }
+
     /// How often there was progress so far, for [`Volume::wait_for_progress`]: to be asked before what is waited for is looked at.
     pub(crate) fn rounds(&self) -> u64 {
         self.state.lock().rounds
@@ -142,7 +123,8 @@ impl Signals {
         }
     }
 
-    fn want_checkpoint(&self) {
+    /// Asks for a checkpoint soon.
+    pub(crate) fn want_checkpoint(&self) {
         if !self.checkpoint_wanted.swap(true, Ordering::Relaxed) {
             self.wake(&self.checkpoint, |_| true);
         }
@@ -203,113 +185,11 @@ impl Volume {
         Tree::ALL.into_iter().any(|tree| self.root(tree).covered.load(Ordering::Relaxed))
     }
 
-    /// What waits in a root for maintenance.
-    fn root_load(&self, tree: Tree) -> RootLoad {
-        let slot = self.root(tree);
-        let (bytes, edges) = slot.load(&self.damaged);
-        RootLoad { bytes, edges, wounds: slot.wounds.lock().weight }
-    }
-
-    /// True if a change of so many bytes may come without waiting: memory, log and space have room, and no change that was
-    /// refused waits for a checkpoint.
-    pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        !self.signals.turns.is_awaited() && self.has_room_now(bytes)
-    }
-
-    fn has_room_now(&self, bytes: u64) -> bool {
-        let eighths = if bytes < LARGE_BYTES { 7 } else { 6 };
-        let (used_bytes, waiting_bytes) = self.log.load();
-        used_bytes <= self.log.capacity() / 8 * eighths
-            && waiting_bytes <= self.log_waiting_bytes_max(bytes)
-            && self.has_memory(bytes)
-            && !self.wants_space(bytes)
-    }
-
-    /// What may wait for the log when a change of so many bytes comes. It is memory beside the cache, and an age: what a crash takes is what a slow device has not written yet.
-    fn log_waiting_bytes_max(&self, bytes: u64) -> u64 {
-        let most = self.options.cache_bytes as u64 / 8;
-        let most = self.log.waiting_bytes_max(most.min(LOG_WAITING_BYTES_MAX));
-        if bytes < LARGE_BYTES { most / 4 * 5 } else { most }
-    }
-
-    /// True if space is short for a change of so many bytes and a checkpoint would release some.
-    fn wants_space(&self, bytes: u64) -> bool {
-        let counters = self.allocator.counters();
-        let margin = (counters.capacity / 64).max(space_for(bytes));
-        counters.usable < self.space_needed() + margin && self.checkpoint_releases()
-    }
-
-    /// True if the next checkpoint releases space worth waiting for. What is going to be free is looked for in the order in
-    /// which it gets there, so that none of it is missed on its way.
-    pub(crate) fn checkpoint_releases(&self) -> bool {
-        let dead = self.dead_bytes.load(Ordering::Relaxed);
-        let to_be_written = self.space_to_be_written();
-        let counters = self.allocator.counters();
-        counters.deferred + to_be_written + dead > counters.capacity / 128
-    }
-
-    /// True if the cache is within its budget, and maintenance not far behind, for a change of so many bytes.
-    pub(crate) fn has_memory(&self, bytes: u64) -> bool {
-        let nodes = if bytes < LARGE_BYTES { ROOT_NODES_MAX } else { ROOT_NODES_MAX - 1 };
-        self.cache.memory() <= self.options.cache_bytes
-            && Tree::ALL.into_iter().all(|tree| {
-                let load = self.root_load(tree);
-                load.bytes <= self.shape.node_bytes * nodes
-                    && load.edges <= self.shape.fanout * 2
-                    && load.wounds < HEALING_DUE * 2
-            })
-    }
-
-    /// Asks for a checkpoint soon.
-    pub(crate) fn want_checkpoint(&self) {
-        self.signals.want_checkpoint();
-    }
-
     /// Sleeps until some background work is done that was not when there had been so many rounds of it, or a moment has passed.
     pub(crate) fn wait_for_progress(&self, rounds: u64) {
         let mut state = self.signals.state.lock();
         if !state.stop && state.rounds == rounds {
             self.signals.progress.wait_for(&mut state, WAIT_MAX);
-        }
-    }
-
-    /// Waits until there is room for a change of so many bytes, or helps with the work that makes it. No lock may be held.
-    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
-        let mut waits = 0;
-        // What is refused from now on does not hold up whoever waits already.
-        let awaited = self.signals.turns.awaited();
-        loop {
-            let released = self.signals.turns.is_done(awaited);
-            if self.options.read_only || released && self.has_room_now(bytes) {
-                return Ok(());
-            }
-            let rounds = self.signals.rounds();
-            // What it has heard of the roots may be what they were. Nobody would tell it once more.
-            Tree::ALL.into_iter().for_each(|tree| self.root(tree).look(&self.damaged));
-            let released = self.signals.turns.is_done(awaited);
-            if released && self.has_room_now(bytes) {
-                return Ok(());
-            }
-            self.check_writable()?;
-            self.wake_workers();
-            if !self.signals.turns.has_begun(awaited) || self.wants_space(bytes) {
-                self.signals.want_checkpoint();
-            }
-            match self.options.background {
-                Background::Manual => {
-                    if !self.background_step()? {
-                        return Ok(());
-                    }
-                }
-                Background::Threads => {
-                    if waits == WAITS_MAX || self.signals.state.lock().stop {
-                        return Ok(());
-                    }
-                    // A checkpoint ends, however long it takes.
-                    waits += u32::from(released);
-                    self.wait_for_progress(rounds);
-                }
-            }
         }
     }
 
@@ -349,7 +229,7 @@ impl Volume {
         match self.shrink_cache() {
             Err(Error::NoSpace) => {
                 // A checkpoint writes the same nodes, and releases where they lay before.
-                self.want_checkpoint();
+                self.signals.want_checkpoint();
                 Ok(false)
             }
             other => other,
@@ -390,7 +270,7 @@ impl Volume {
                         break;
                     }
                 }
-                if self.signals.state.lock().stop {
+                if self.signals.is_stopping() {
                     return;
                 }
             }

@@ -5,30 +5,33 @@
 
 mod apply;
 mod background;
-pub mod batch;
+mod batch;
 mod betree;
 mod cache;
-pub mod check;
+mod check;
 mod checkpoint;
 #[cfg(test)]
 mod checkpoint_tests;
 mod checkpoint_turns;
-pub mod engine;
-pub mod error;
+mod copies;
+mod engine;
+mod error;
 pub(crate) mod log;
-pub mod options;
-pub mod recovery;
-pub mod scan;
+mod options;
+mod recovery;
+mod room;
+mod scan;
 #[cfg(test)]
 mod small_volume;
 pub(crate) mod space;
 mod spinning;
 pub mod stats;
-pub mod usage;
+mod usage;
 mod volume;
 
-pub use batch::{Batch, copy_for_device, join};
+pub use batch::Batch;
 pub use check::{CheckReport, Sizes};
+pub use copies::{copy_for_device, join};
 pub use engine::{Engine, Space};
 pub use error::{Error, Miss, Refusals, Result};
 pub use options::{Background, Compression, FormatOptions, Options};

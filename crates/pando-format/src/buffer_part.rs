@@ -25,8 +25,6 @@ const MAGIC: u32 = u32::from_le_bytes(*b"PBf1");
 
 /// Bytes before the first message.
 pub const HEAD_LENGTH: usize = 24;
-/// Bytes a keyed sum takes besides those of its key and value, at most.
-pub const KEYED_OVERHEAD: usize = 4 + MSN_LENGTH + 1 + 4;
 const KEYED_LENGTH_MIN: usize = 4 + MSN_LENGTH + 1;
 const RANGE_LENGTH_MIN: usize = 2 * BOUND_LENGTH_MIN + MSN_LENGTH;
 

@@ -37,13 +37,13 @@ mod renames;
 mod rollback;
 pub mod schema;
 pub mod send;
-pub mod snapshot;
+mod snapshot;
 mod snapshot_files;
 mod space;
 mod store;
 mod table;
 mod unlink;
-pub mod usage;
+mod usage;
 mod view;
 mod xattr;
 

@@ -23,6 +23,7 @@ mod link_counts;
 mod links;
 mod linux;
 mod listings;
+mod loss;
 mod mapped;
 mod memory;
 mod pattern;
@@ -135,6 +136,7 @@ const TESTS: &[Test] = &[
     test("block-device", &["losetup", "umount"], block_device::run),
     test("git", &["git", "bash"], git::run),
     test("few-descriptors", &["timeout", "umount"], few_descriptors::run),
+    test("loss", &[], loss::run),
     test("sqlite-rollback", &["sqlite3"], sqlite::rollback_journal),
     test("sqlite-wal", &["sqlite3"], sqlite::write_ahead_log),
     test("listings", &["bash"], listings::run),

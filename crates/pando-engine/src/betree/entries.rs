@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use crate::batch::copy_for_device;
+use crate::copies::copy_for_device;
 
 /// A key and its value.
 pub(crate) type Entry = (Bytes, Bytes);

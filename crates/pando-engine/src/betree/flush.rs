@@ -17,7 +17,7 @@ use super::part::Part;
 use super::token::PAUSES_MAX;
 use super::tree::{TreeRoot, root_above};
 use crate::apply::space_for;
-use crate::background::ROOT_NODES_MAX;
+use crate::room::ROOT_NODES_MAX;
 use crate::volume::Volume;
 use crate::{Error, Miss, Result};
 

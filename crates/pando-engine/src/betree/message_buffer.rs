@@ -22,7 +22,7 @@ use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending};
 
 use super::entries::{Side, left_of};
 use super::lifting::{key_limits, relift_bound, relift_key, relift_way};
-use crate::batch::copy_for_device;
+use crate::copies::copy_for_device;
 
 /// What a keyed message or fragment weighs beside its bytes, in memory.
 pub(crate) const ENTRY_OVERHEAD: usize = 96;

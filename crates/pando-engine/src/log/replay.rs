@@ -22,7 +22,7 @@ use pando_format::log_record::{BoundPiece, LogRecord, LoggedOperation};
 use pando_format::{Extent, LogPosition, Region, VolumeId, stored_checksum};
 
 use super::region::Circle;
-use crate::batch::copy_for_device;
+use crate::copies::copy_for_device;
 use crate::{Error, Lsn, Operation, Result};
 
 /// Bytes read at once: few at first, for the log of a volume that was closed is empty, then ever more.
