@@ -47,10 +47,11 @@ pub fn run(context: &Context) -> Outcome {
             "{there} files are there, and {kept} had been made more than {LOST_MAX:?} before"
         )));
     }
-    // The one that was being made may be there without its bytes.
-    if names > there + 1 {
+    // The next may be there without its bytes.
+    let expected = there + usize::from(directory.join(there.to_string()).exists());
+    if names != expected {
         return Err(Failure::Wrong(format!(
-            "{names} names are there, and only the first {there} of them whole"
+            "{names} names are there, and without one missing only the first {expected} of them"
         )));
     }
     volume.finish()
