@@ -9,7 +9,7 @@
 //!   all that it names.
 //! * US-2 exclusive bytes of all owners, shared bytes, and bytes that are nobody's come to all bytes in use.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use pando_device::BLOCK_SIZE;
@@ -202,6 +202,8 @@ struct Count<'a> {
     marks: Vec<u32>,
     /// The nodes that the present owner has been found to lead to.
     seen: Vec<u64>,
+    /// The interior nodes that the present range has been followed through.
+    followed: HashSet<NodeId>,
     /// What whole nodes name.
     named: HashMap<NodeId, Rc<[NodeId]>>,
     /// Nodes that are seen in part.
@@ -216,6 +218,7 @@ impl<'a> Count<'a> {
             pinned,
             marks: vec![NOBODY; nodes],
             seen: vec![0; nodes.div_ceil(64)],
+            followed: HashSet::new(),
             named: HashMap::new(),
             tops: HashMap::new(),
             usage: Usage::default(),
@@ -232,6 +235,7 @@ impl<'a> Count<'a> {
                     Tree::Data => self.pinned.live.data,
                 };
                 for range in ranges {
+                    self.followed.clear();
                     let height = self.pinned.entry(root.node)?.height;
                     self.part(root.node, height, mark, &KeyRange::all(), range)?;
                 }
@@ -276,6 +280,11 @@ impl<'a> Count<'a> {
         }
         self.count(id, mark)?;
         let Some(below_height) = height.checked_sub(1) else { return Ok(()) };
+        if !self.followed.insert(id) {
+            // As many ways as such edges make would all be followed.
+            let what = "two edges lead to it, and the block table says one";
+            return Err(Error::damaged_node(None, id, what));
+        }
         let opened = self.top(id)?;
         let interior = &opened.interior;
         for index in interior.indexes_in(wanted) {
