@@ -4,7 +4,7 @@
 //! * CACHE-1 there is one copy of a node: who finds it missing loads it and adds it only if the block table still says what
 //!   was read ([`load`]).
 //! * CACHE-2 a node leaves the cache only when it is clean and nobody holds it; parts leave alone ([`evict`]).
-//! * CACHE-3 a dirty node is in the dirty list.
+//! * CACHE-3 a node that became dirty in the interval that is going on is in the dirty list, from which the next checkpoint is made.
 //!
 //! Lock order: the mutexes of a shard, of the clock hand, of the dirty list, of what is being read ([`in_flight`]) and is to be read ([`read_ahead`]), and of what
 //! streams by ([`passing`]) come after every node's lock and are held for a few instructions; under a shard are locked only a node
@@ -44,7 +44,7 @@ use parking_lot::Mutex;
 use self::in_flight::InFlight;
 use self::passing::Passing;
 use self::read_ahead::ReadAhead;
-use crate::betree::node::{Node, NodeRef};
+use crate::betree::node::{CachedNode, Node, NodeRef};
 use crate::volume::Volume;
 
 const SHARDS: usize = 16;
@@ -164,8 +164,14 @@ impl NodeCache {
 
     /// Ends the interval; returns its number and the nodes that became dirty in it. The caller holds back every change.
     pub(crate) fn cut(&self) -> (u64, Vec<NodeRef>) {
-        let dirty = std::mem::take(&mut *self.dirty.lock());
-        (self.interval.fetch_add(1, Ordering::Relaxed), dirty)
+        let mut dirty = self.dirty.lock();
+        (self.interval.fetch_add(1, Ordering::Relaxed), std::mem::take(&mut *dirty))
+    }
+
+    /// CACHE-3 of a node, whose lock the caller holds.
+    pub(crate) fn will_be_written(&self, node: &CachedNode, state: &Node) -> bool {
+        let dirty = self.dirty.lock();
+        state.dirty != Some(self.interval()) || dirty.iter().any(|other| std::ptr::eq(&**other, node))
     }
 
     /// Takes a node off the list of dirty ones if it has been written since: the list's reference would keep its header

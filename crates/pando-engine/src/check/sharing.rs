@@ -1,4 +1,4 @@
-//! BT-5: what several ways lead to stays as it is.
+//! What a check asks of each node as it is in memory, above all BT-5: what several ways lead to stays as it is.
 //!
 //! Whether a node was shared when it changed cannot be seen afterwards, but this can: names that nodes hold which are as the last
 //! checkpoint wrote them have been there all the time since. A node of two such names was shared all that time, one behind such an xf or goto
@@ -21,6 +21,9 @@ impl Check<'_> {
     /// Notes what BT-1 and BT-5 ask of a node that is loaded.
     pub(super) fn first_look(&mut self, node: &CachedNode, state: &Node) {
         let id = node.id;
+        if !self.volume.cache.will_be_written(node, state) {
+            self.problem(id, "CACHE-3: it has changed, and the next checkpoint would not write it");
+        }
         let is_shared = self.volume.is_shared(id);
         if node.shared.load(Ordering::Relaxed) != is_shared {
             self.problem(id, "BT-5: what the cache says of its being shared differs from the block table");

@@ -184,6 +184,16 @@ fn a_shared_node_that_has_changed_is_found() {
 }
 
 #[test]
+fn a_change_that_no_checkpoint_would_write_is_found() {
+    let engine = tree();
+    let root = root(&engine);
+    engine.volume().mark_dirty(&root, &mut root.state.write());
+    assert_eq!(check(&engine).problems, Vec::<String>::new());
+    engine.volume().cache.forget_dirty(&root);
+    expect_problem(&engine, "CACHE-3");
+}
+
+#[test]
 fn a_shared_node_that_passes_for_one_of_a_single_name_is_found() {
     let engine = tree();
     let goto = with_goto(&engine);
