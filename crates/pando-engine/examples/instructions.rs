@@ -10,9 +10,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use pando_device::MemoryDevice;
-use pando_engine::{
-    Background, Batch, Bound, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree,
-};
+use pando_engine::{Background, Batch, Bound, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 
 const KEYS: u64 = 60_000;
 const OPERATIONS: u64 = 60_000;
@@ -63,7 +61,7 @@ fn measured_scans(engine: &Engine) {
     for number in 0..OPERATIONS / 20 {
         let lower = Bound::before(key(scattered(number + 7) % KEYS));
         let range = KeyRange::new(lower, Bound::greatest());
-        let scan = engine.waiting(|| engine.scan(Tree::Metadata, &range, Direction::Forward, limit));
+        let scan = engine.waiting(|| engine.scan(Tree::Metadata, &range, limit));
         black_box(scan.expect("a memory device does not fail"));
     }
 }
@@ -89,7 +87,7 @@ fn measured_reads(engine: &Engine) {
         let blocks = 1 + file % 6;
         let limit = ScanLimit { entries: blocks as usize, bytes: usize::MAX };
         let range = KeyRange::new(Bound::before(block(file, 0)), Bound::before(block(file, blocks)));
-        let scan = engine.waiting(|| engine.scan(Tree::Data, &range, Direction::Forward, limit));
+        let scan = engine.waiting(|| engine.scan(Tree::Data, &range, limit));
         black_box(scan.expect("a memory device does not fail"));
     }
 }

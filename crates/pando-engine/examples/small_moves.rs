@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pando_device::MemoryDevice;
-use pando_engine::{Background, Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+use pando_engine::{Background, Batch, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 
 const MOVES: u64 = 64;
 const CHECKPOINT_EVERY: u64 = 4;
@@ -118,7 +118,7 @@ fn measure(kind: Kind, directory_keys: u64, copied_bytes: usize) -> [f64; 4] {
         let range = KeyRange::prefix(prefix(directories + number));
         let limit = ScanLimit { entries: usize::MAX, bytes: usize::MAX };
         let begin = Instant::now();
-        let scan = engine.waiting(|| engine.scan(kind.tree, &range, Direction::Forward, limit));
+        let scan = engine.waiting(|| engine.scan(kind.tree, &range, limit));
         scans.push(begin.elapsed().as_nanos());
         assert!(!scan.expect("a memory device does not fail").entries.is_empty(), "what has moved is there");
     }

@@ -13,8 +13,8 @@ use crate::checkpoint::Occasion;
 use crate::stats::Stats;
 use crate::volume::Volume;
 use crate::{
-    Batch, Comparison, Direction, FormatOptions, KeyRange, Lsn, Miss, Options, Refusals, Result, Scan,
-    ScanLimit, Tree, background, recovery,
+    Batch, Comparison, FormatOptions, KeyRange, Lsn, Miss, Options, Refusals, Result, Scan, ScanLimit, Tree,
+    background, recovery,
 };
 
 /// Checkpoints of a volume that is closed while much of it is dead, at most.
@@ -88,8 +88,8 @@ impl Engine {
     }
 
     /// A piece of a range, or [`crate::Error::Miss`]. Values are shared, not copied.
-    pub fn scan(&self, tree: Tree, range: &KeyRange, direction: Direction, limit: ScanLimit) -> Result<Scan> {
-        self.volume.scan(tree, range, direction, limit)
+    pub fn scan(&self, tree: Tree, range: &KeyRange, limit: ScanLimit) -> Result<Scan> {
+        self.volume.scan(tree, range, limit)
     }
 
     /// A piece of what differs between the keys below the prefix `old` and those below `new`, or [`crate::Error::Miss`]. `range` lies

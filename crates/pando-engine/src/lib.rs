@@ -37,5 +37,5 @@ pub use error::{Error, Miss, Refusals, Result};
 pub use options::{Background, Compression, FormatOptions, Options};
 pub use pando_format::{Bound, Change, FieldUpdate, KeyRange, Lsn, Operation, Side, Tree, VolumeId};
 pub use recovery::read_superblock;
-pub use scan::{Comparison, Difference, Direction, Scan, ScanLimit};
+pub use scan::{Comparison, Difference, Scan, ScanLimit};
 pub use usage::{OwnerUsage, Usage};

@@ -4,15 +4,6 @@ use bytes::Bytes;
 
 use crate::KeyRange;
 
-/// Which end of the range a scan begins at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// Rising keys.
-    Forward,
-    /// Falling keys.
-    Backward,
-}
-
 /// When a scan stops before its range is done.
 #[derive(Debug, Clone, Copy)]
 pub struct ScanLimit {
@@ -22,7 +13,7 @@ pub struct ScanLimit {
     pub bytes: usize,
 }
 
-/// A piece of a range, in the order of the scan.
+/// A piece of a range, in rising order.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// Keys and values. May be empty although `rest` is not: a scan looks at a bounded part of the tree.

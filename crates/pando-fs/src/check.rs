@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
-use pando_engine::{Bound, Direction, Engine, KeyRange, ScanLimit, Tree};
+use pando_engine::{Bound, Engine, KeyRange, ScanLimit, Tree};
 
 use crate::operations::{FileType, ROOT};
 use crate::schema::{NameRecord, Record, Redirect, XattrValue, key, number};
@@ -128,7 +128,7 @@ impl Check<'_> {
     }
 
     fn scan(&self, tree: Tree, range: &KeyRange, limit: ScanLimit) -> Result<pando_engine::Scan> {
-        Ok(self.engine.waiting(|| self.engine.scan(tree, range, Direction::Forward, limit))?)
+        Ok(self.engine.waiting(|| self.engine.scan(tree, range, limit))?)
     }
 
     fn metadata(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {

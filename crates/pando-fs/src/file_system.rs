@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use pando_device::Device;
-use pando_engine::{Background, Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+use pando_engine::{Background, Batch, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, SystemClock};
@@ -89,7 +89,7 @@ impl FileSystem {
         let mut range = Some(KeyRange::all());
         while let Some(part) = range {
             let limit = ScanLimit { entries: 1, bytes: 1 };
-            let scan = engine.waiting(|| engine.scan(Tree::Metadata, &part, Direction::Forward, limit))?;
+            let scan = engine.waiting(|| engine.scan(Tree::Metadata, &part, limit))?;
             if !scan.entries.is_empty() {
                 return Ok(false);
             }

@@ -260,8 +260,7 @@ impl FileSystem {
         let limit = ScanLimit { entries: 256, bytes: 1 << 20 };
         let mut range = Some(KeyRange::prefix(vec![key::ORPHAN_TAG]));
         while let Some(part) = range {
-            let scan = engine
-                .waiting(|| engine.scan(Tree::Metadata, &part, pando_engine::Direction::Forward, limit))?;
+            let scan = engine.waiting(|| engine.scan(Tree::Metadata, &part, limit))?;
             for (orphan_key, value) in scan.entries {
                 let record = store::decode_orphan(&orphan_key, &value);
                 each(orphan_key, record)?;

@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use pando_engine::{Batch, Direction, Engine, KeyRange, Scan, ScanLimit, Tree};
+use pando_engine::{Batch, Engine, KeyRange, Scan, ScanLimit, Tree};
 
 use crate::leaving::Leaving;
 use crate::schema::{NameRecord, Record, RecordError};
@@ -62,7 +62,7 @@ impl Store {
 
     pub(crate) fn scan(&self, tree: Tree, range: &KeyRange, limit: ScanLimit) -> Result<Scan> {
         self.may_query()?;
-        Ok(self.engine.scan(tree, range, Direction::Forward, limit)?)
+        Ok(self.engine.scan(tree, range, limit)?)
     }
 
     /// The inode record under the metadata key of a root directory or of a file with several links.

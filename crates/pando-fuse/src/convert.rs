@@ -1,25 +1,12 @@
 //! What flags of system calls mean to the file system.
 
-use pando_fs::operations::{AllocateMode, Caller, FileType, RenameMode, Seek, SetAttributes, XattrMode};
+use pando_fs::operations::{AllocateMode, Caller, FileType, RenameMode, Seek, XattrMode};
 use rustix::fs::{FallocateFlags, FileType as ModeType, RenameFlags, XattrFlags};
 
-use crate::protocol::{self, Header};
+use crate::protocol::Header;
 
 pub(crate) fn caller(header: &Header, umask: u32) -> Caller {
     Caller { uid: header.uid, gid: header.gid, umask }
-}
-
-pub(crate) fn set_attributes(from: &protocol::SetAttributes) -> SetAttributes {
-    SetAttributes {
-        mode: from.mode.map(|mode| mode & 0o7777),
-        uid: from.uid,
-        gid: from.gid,
-        size: from.size,
-        accessed: from.accessed,
-        modified: from.modified,
-        changed: from.changed,
-        kill_set_id: from.kill_set_id,
-    }
 }
 
 /// What mknod(2) is to make. A mode without a type means a regular file.

@@ -161,7 +161,7 @@ impl Dispatcher {
         mut call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
         match self.try_once(kind, &mut call) {
-            Err(lack @ (Error::Miss(_) | Error::Busy)) => self.run_on_pool(kind, Some(lack), reply, call),
+            Err(lack @ (Error::Miss(_) | Error::Busy)) => self.run_on_pool(kind, lack, reply, call),
             result => finish(reply, result, &self.report, &self.later),
         }
     }
@@ -180,13 +180,13 @@ impl Dispatcher {
     fn run_on_pool(
         &self,
         kind: Kind,
-        lack: Option<Error>,
+        lack: Error,
         reply: Reply,
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
         let (fs, report, later) = (self.fs.clone(), self.report.clone(), self.later.clone());
         self.pool.run(move || {
-            let result = until_answered(&*fs, kind, lack, call);
+            let result = until_answered(&*fs, kind, Some(lack), call);
             finish(reply, result, &report, &later);
         });
     }

@@ -414,8 +414,7 @@ impl Server {
             }
             let answer = match &operation {
                 Operation::SetAttributes(set) => {
-                    let set = convert::set_attributes(set);
-                    let attributes = fs.set_attributes(inode, &set)?;
+                    let attributes = fs.set_attributes(inode, set)?;
                     Answer::attributes(&attributes, direct_writes.kept(inode))
                 }
                 Operation::MakeNode { name, mode, device, umask } => match convert::node_type(*mode) {

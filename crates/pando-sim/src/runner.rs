@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_device::SimulatedDevice;
 use pando_engine::{
-    Background, Batch, Difference, Direction, Engine, Error, FormatOptions, KeyRange, Lsn, Operation,
-    Options, ScanLimit, Tree,
+    Background, Batch, Difference, Engine, Error, FormatOptions, KeyRange, Lsn, Operation, Options,
+    ScanLimit, Tree,
 };
 
 use crate::model::{Digest, History, Map};
@@ -128,7 +128,7 @@ impl Runner {
                     ));
                 }
             }
-            Step::Scan(tree, range, direction, piece) => return self.scan(*tree, range, *direction, *piece),
+            Step::Scan(tree, range, piece) => return self.scan(*tree, range, *piece),
             Step::Compare(tree, old, new, piece) => return self.compare(*tree, [old, new], *piece),
             Step::Sync => match self.engine.sync() {
                 Ok(lsn) if lsn < self.lsn => return Err(format!("sync reached {lsn:?}, not {:?}", self.lsn)),
@@ -300,12 +300,10 @@ impl Runner {
         Err(format!("a comparison of {tree:?} {prefixes:?} found {found} instead of {expected}"))
     }
 
-    /// Compares everything, in both directions.
+    /// Compares everything.
     pub fn check_contents(&self) -> Result<(), String> {
         for tree in Tree::ALL {
-            for direction in [Direction::Forward, Direction::Backward] {
-                self.scan(tree, &KeyRange::all(), direction, 1000)?.map_err(|error| error.to_string())?;
-            }
+            self.scan(tree, &KeyRange::all(), 1000)?.map_err(|error| error.to_string())?;
         }
         Ok(())
     }
@@ -320,26 +318,17 @@ impl Runner {
         Ok(Ok(()))
     }
 
-    fn scan(
-        &self,
-        tree: Tree,
-        range: &KeyRange,
-        direction: Direction,
-        piece: usize,
-    ) -> Result<Result<(), Error>, String> {
-        let found = match scan(&self.engine, tree, range, direction, piece)? {
+    fn scan(&self, tree: Tree, range: &KeyRange, piece: usize) -> Result<Result<(), Error>, String> {
+        let found = match scan(&self.engine, tree, range, piece)? {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
         };
-        let mut expected: Vec<_> = self.history.now().range(tree, range).collect();
-        if direction == Direction::Backward {
-            expected.reverse();
-        }
+        let expected: Vec<_> = self.history.now().range(tree, range).collect();
         for (found, expected) in found.iter().zip(&expected) {
             if (&found.0, &found.1) != *expected {
                 let found = format!("{:?} = {}", found.0, brief(Some(&found.1)));
                 let expected = format!("{:?} = {}", expected.0, brief(Some(expected.1)));
-                return Err(format!("{direction:?} scan of {tree:?} {range:?} gave {found}, not {expected}"));
+                return Err(format!("scan of {tree:?} {range:?} gave {found}, not {expected}"));
             }
         }
         if found.len() != expected.len() {
@@ -349,7 +338,7 @@ impl Runner {
                 .or(expected.get(found.len()).map(|(key, _)| *key));
             let (found, expected) = (found.len(), expected.len());
             return Err(format!(
-                "{direction:?} scan of {tree:?} {range:?} gave {found} entries, not {expected}; the first odd one: {odd:?}"
+                "scan of {tree:?} {range:?} gave {found} entries, not {expected}; the first odd one: {odd:?}"
             ));
         }
         Ok(Ok(()))
@@ -400,7 +389,6 @@ fn scan(
     engine: &Engine,
     tree: Tree,
     range: &KeyRange,
-    direction: Direction,
     piece: usize,
 ) -> Result<Result<Vec<(Bytes, Bytes)>, Error>, String> {
     let limit = ScanLimit { entries: piece, bytes: 64 << 10 };
@@ -408,7 +396,7 @@ fn scan(
     let mut rest = Some(range.clone());
     let mut empty_pieces = 0;
     while let Some(range) = rest {
-        let found = match waiting(engine, || engine.scan(tree, &range, direction, limit)) {
+        let found = match waiting(engine, || engine.scan(tree, &range, limit)) {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
         };
@@ -429,7 +417,7 @@ fn scan(
 pub fn contents(engine: &Engine) -> Result<Digest, String> {
     let mut digest = Digest::default();
     for tree in Tree::ALL {
-        let found = scan(engine, tree, &KeyRange::all(), Direction::Forward, 1000)?;
+        let found = scan(engine, tree, &KeyRange::all(), 1000)?;
         for (key, value) in found.map_err(|error| error.to_string())? {
             digest.add(tree, &key, &value);
         }
@@ -442,7 +430,7 @@ pub fn difference(engine: &Engine, map: &Map) -> String {
     let mut text = String::new();
     let mut count = 0;
     for tree in Tree::ALL {
-        let found = match scan(engine, tree, &KeyRange::all(), Direction::Forward, 1000) {
+        let found = match scan(engine, tree, &KeyRange::all(), 1000) {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => return error.to_string(),
             Err(what) => return what,

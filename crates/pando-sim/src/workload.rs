@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pando_device::simulated::Random;
-use pando_engine::{Bound, Change, Direction, FieldUpdate, KeyRange, Operation, Tree};
+use pando_engine::{Bound, Change, FieldUpdate, KeyRange, Operation, Tree};
 
 /// One step of a run.
 #[derive(Debug, Clone)]
@@ -12,7 +12,7 @@ pub enum Step {
     /// A point query.
     Get(Tree, Bytes),
     /// A range query, in pieces of at most so many entries.
-    Scan(Tree, KeyRange, Direction, usize),
+    Scan(Tree, KeyRange, usize),
     /// A comparison of what lies below two prefixes, in pieces of at most so many differences.
     Compare(Tree, Bytes, Bytes, usize),
     /// Makes everything durable.
@@ -196,9 +196,8 @@ fn step(random: &mut Random, mix: &Mix, clones: &[(Tree, Bytes, Bytes)]) -> Step
     if is_below(mix.gets) {
         Step::Get(tree(random), key(random))
     } else if is_below(mix.scans) {
-        let direction = if random.chance(1, 2) { Direction::Forward } else { Direction::Backward };
         let range = if random.chance(1, 20) { KeyRange::all() } else { range(random) };
-        Step::Scan(tree(random), range, direction, 1 + random.below(200) as usize)
+        Step::Scan(tree(random), range, 1 + random.below(200) as usize)
     } else if is_below(mix.syncs) {
         Step::Sync
     } else if is_below(mix.checkpoints) {

@@ -24,7 +24,7 @@ use super::names::Names;
 use super::node::{Body, NodeRef};
 use super::scan::{Collector, Level, Place, WayDown, basement_at, merge, way_down};
 use crate::volume::Volume;
-use crate::{Comparison, Difference, Direction, Error, Miss, Result, ScanLimit};
+use crate::{Comparison, Difference, Error, Miss, Result, ScanLimit};
 
 /// One of the two ways down.
 #[derive(Clone)]
@@ -118,7 +118,7 @@ impl Side<'_> {
     fn entries(&self, piece: &KeyRange) -> Result<Vec<(Bytes, Bytes)>> {
         let piece = self.place.names.range_to_local(&self.full(piece));
         let limit = ScanLimit { entries: usize::MAX, bytes: usize::MAX };
-        let mut out = Collector::new(Direction::Forward, limit);
+        let mut out = Collector::new(limit);
         let found = match &self.foot {
             Foot::Node(_) => unreachable!("both ways have come to their ends"),
             Foot::Nothing => None,
@@ -190,12 +190,12 @@ impl Volume {
         match &state.body {
             Body::Leaf(leaf) if leaf.basements.is_empty() => below.foot = Foot::Nothing,
             Body::Leaf(leaf) => {
-                let index = basement_at(leaf, &local, Direction::Forward);
+                let index = basement_at(leaf, &local);
                 below.place.seen = leaf.range_of(index).intersection(&side.place.seen);
                 below.foot = Foot::Basement { node: node.id, leaf, index };
             }
             Body::Interior(interior) => {
-                let way = way_down(node, state.height, interior, &side.place, &local, Direction::Forward)?;
+                let way = way_down(node, state.height, interior, &side.place, &local)?;
                 let piece = way.range_below(&way.bounds.intersection(&local));
                 let seen = way.range_below(&way.bounds);
                 let WayDown { buffer, id, height, names: names_below, .. } = way;

@@ -13,7 +13,7 @@ use super::interior::{Child, Interior};
 use super::node::{Body, Node, NodeRef};
 use super::tree::{TreeRoot, root_above};
 use crate::small_volume::{change, manual, small_volume};
-use crate::{Batch, Direction, Engine, Error, FormatOptions, Result, ScanLimit};
+use crate::{Batch, Engine, Error, FormatOptions, Result, ScanLimit};
 
 const TREE: Tree = Tree::Metadata;
 
@@ -534,7 +534,7 @@ fn nobody_waits_for_a_node_of_a_wrong_height() {
     let key = key(1);
     let ways: [&(dyn Fn() -> Result<()> + Sync); 5] = [
         &|| engine.get(TREE, &key).map(drop),
-        &|| engine.scan(TREE, &KeyRange::all(), Direction::Forward, limit).map(drop),
+        &|| engine.scan(TREE, &KeyRange::all(), limit).map(drop),
         &|| engine.compare(TREE, &"key ".into(), &"yek ".into(), &KeyRange::all(), limit).map(drop),
         &|| volume.flush_child(&root, &KeyRange::all(), 0),
         &|| volume.split_child(&root, &KeyRange::all(), 0),

@@ -554,5 +554,5 @@ fn missing_below(edge: &Child, below: &Node, bounds: KeyRange, prefix: &[u8]) ->
         .map(|(range, _)| super::lifting::range_below(range, &bounds, prefix))
         .collect();
     let keys = buffer.keyed().map(|(key, _, _)| &key[prefix.len()..]);
-    Ok(leaf.missing_for(&ranges, keys).map(|missing| missing.0))
+    Ok(leaf.missing_for(&ranges, keys))
 }

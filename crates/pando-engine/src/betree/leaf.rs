@@ -62,7 +62,7 @@ impl Basement {
     }
 
     /// The entries inside a range.
-    pub(crate) fn inside(&self, range: &KeyRange) -> impl DoubleEndedIterator<Item = &Entry> + use<'_> {
+    pub(crate) fn inside(&self, range: &KeyRange) -> impl Iterator<Item = &Entry> + use<'_> {
         let (from, to) = self.limits(range);
         self.entries.between(from, to)
     }
@@ -177,10 +177,6 @@ pub(crate) struct Leaf {
     latest: [usize; 2],
 }
 
-/// A loaded leaf's contents that a message needs are not in memory: this basement is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NotLoaded(pub(crate) u32);
-
 impl Leaf {
     /// A leaf of basements in order.
     pub(crate) fn of(basements: Vec<BasementSlot>) -> Self {
@@ -293,7 +289,7 @@ impl Leaf {
     }
 
     /// The basements whose ranges have something in common with a range.
-    fn overlapping(&self, range: &KeyRange) -> Range<usize> {
+    pub(super) fn overlapping(&self, range: &KeyRange) -> Range<usize> {
         let Some((_, behind_first)) = self.basements.split_first() else { return 0..0 };
         if range.is_empty() {
             return 0..0;
@@ -325,7 +321,7 @@ impl Leaf {
         &self,
         ranges: impl IntoIterator<Item = &'a KeyRange>,
         keys: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Option<NotLoaded> {
+    ) -> Option<u32> {
         if self.basements.iter().all(|slot| slot.part.get().is_some()) {
             return None;
         }
@@ -336,14 +332,14 @@ impl Leaf {
                 if self.is_covered(range, &overlapping, index) {
                     dead[index] = true;
                 } else if self.basements[index].part.get().is_none() {
-                    return Some(NotLoaded(index as u32));
+                    return Some(index as u32);
                 }
             }
         }
         for key in keys {
             let index = self.index_of(key);
             if self.basements[index].part.get().is_none() && !dead[index] {
-                return Some(NotLoaded(index as u32));
+                return Some(index as u32);
             }
         }
         None

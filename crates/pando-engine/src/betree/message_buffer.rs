@@ -140,11 +140,11 @@ impl MessageBuffer {
         self.keyed.iter().map(|(key, (msn, pending))| (key, *msn, pending))
     }
 
-    /// Keyed messages inside a range, in key order; the iterator can be run from both ends.
+    /// Keyed messages inside a range, in key order.
     pub(crate) fn keyed_in<'a>(
         &'a self,
         range: &KeyRange,
-    ) -> impl DoubleEndedIterator<Item = (&'a Bytes, &'a Pending)> + use<'a> {
+    ) -> impl Iterator<Item = (&'a Bytes, &'a Pending)> + use<'a> {
         let limits = key_limits(range);
         let inside = limits.map(|(first, last)| {
             let last = last.as_deref().map_or(RangeBound::Unbounded, RangeBound::Excluded);
@@ -443,24 +443,10 @@ impl MessageBuffer {
             };
             self.bytes -= right.bytes;
         }
-        let first = self.ranges.partition_point(|(fragment, _)| fragment.upper <= *bound);
-        for (range, msn) in self.ranges.drain(first..).collect::<Vec<_>>() {
-            self.bytes -= Self::range_weight(&range);
-            if range.lower < *bound {
-                self.add_fragment(KeyRange::new(range.lower.clone(), bound.clone()), msn);
-            }
+        for (range, msn) in self.split_off_ranges(bound) {
             right.add_fragment(KeyRange::new(range.lower.max(bound.clone()), range.upper), msn);
         }
-        let first = self.gotos.partition_point(|goto| goto.range.upper <= *bound);
-        for goto in self.gotos.drain(first..).collect::<Vec<_>>() {
-            self.bytes -= Self::goto_weight(&goto);
-            if goto.range.lower < *bound {
-                let left = KeyRange::new(goto.range.lower.clone(), bound.clone());
-                self.add_goto(Goto { range: left, ..goto.clone() });
-            }
-            let lower = goto.range.lower.clone().max(bound.clone());
-            right.add_goto(Goto { range: KeyRange::new(lower, goto.range.upper.clone()), ..goto });
-        }
+        self.split_off_gotos(bound).iter().for_each(|goto| right.add_goto_inside(goto, &above));
         right
     }
 
@@ -493,20 +479,15 @@ impl MessageBuffer {
     /// reach over it: they would rise no more.
     pub(crate) fn append(&mut self, right: Self, border: &Bound) {
         drop(self.split_off_ranges(border));
-        let first = self.gotos.partition_point(|goto| goto.range.upper <= *border);
-        for goto in self.gotos.drain(first..).collect::<Vec<_>>() {
-            self.bytes -= Self::goto_weight(&goto);
-            self.add_goto_inside(goto, &KeyRange::new(Bound::least(), border.clone()));
-        }
+        drop(self.split_off_gotos(border));
         for (range, msn) in right.ranges {
             let lower = range.lower.max(border.clone());
             if lower < range.upper {
                 self.add_fragment(KeyRange::new(lower, range.upper), msn);
             }
         }
-        for goto in right.gotos {
-            self.add_goto_inside(goto, &KeyRange::new(border.clone(), Bound::greatest()));
-        }
+        let above = KeyRange::new(border.clone(), Bound::greatest());
+        right.gotos.iter().for_each(|goto| self.add_goto_inside(goto, &above));
         for (key, (msn, pending)) in right.keyed {
             self.bytes += Self::keyed_weight(&key, &pending);
             self.keyed.insert(key, (msn, pending));
@@ -515,13 +496,26 @@ impl MessageBuffer {
         self.is_read |= right.is_read;
     }
 
-    fn add_goto_inside(&mut self, goto: Goto, limits: &KeyRange) {
+    fn add_goto_inside(&mut self, goto: &Goto, limits: &KeyRange) {
         let range = goto.range.intersection(limits);
         if !range.is_empty() {
-            self.add_goto(Goto { range, ..goto });
+            self.add_goto(Goto { range, ..goto.clone() });
         }
     }
 
+    /// Takes off the gotos that reach above a border, and keeps what of them lies below it.
+    fn split_off_gotos(&mut self, border: &Bound) -> Vec<Goto> {
+        let first = self.gotos.partition_point(|goto| goto.range.upper <= *border);
+        let cut: Vec<_> = self.gotos.drain(first..).collect();
+        let below = KeyRange::new(Bound::least(), border.clone());
+        for goto in &cut {
+            self.bytes -= Self::goto_weight(goto);
+            self.add_goto_inside(goto, &below);
+        }
+        cut
+    }
+
+    /// The same of range deletes.
     fn split_off_ranges(&mut self, border: &Bound) -> Vec<(KeyRange, Msn)> {
         let first = self.ranges.partition_point(|(fragment, _)| fragment.upper <= *border);
         let cut: Vec<_> = self.ranges.drain(first..).collect();

@@ -23,7 +23,7 @@ use super::node::{Body, CachedNode};
 use super::scan::Collector;
 use super::tree::{TreeRoot, root_above};
 use crate::volume::Volume;
-use crate::{Direction, Error, Miss, Result, ScanLimit};
+use crate::{Error, Miss, Result, ScanLimit};
 
 /// How one range comes to its new prefix.
 pub(crate) struct Plan {
@@ -156,7 +156,7 @@ impl Volume {
             return Ok(None);
         }
         let longer = to.len().saturating_sub(from.len());
-        let mut out = Collector::new(Direction::Forward, ScanLimit { entries: usize::MAX, bytes: limit });
+        let mut out = Collector::new(ScanLimit { entries: usize::MAX, bytes: limit });
         let mut left = Some(KeyRange::prefix(from.clone()));
         while let Some(range) = left {
             left = match self.collect(tree, &range, &mut out) {

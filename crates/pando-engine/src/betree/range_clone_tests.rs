@@ -9,7 +9,7 @@ use pando_device::MemoryDevice;
 use pando_format::{Bound, Tree};
 
 use crate::small_volume::{manual, volume_on};
-use crate::{Background, Batch, Direction, Engine, Error, FormatOptions, KeyRange, Options, ScanLimit};
+use crate::{Background, Batch, Engine, Error, FormatOptions, KeyRange, Options, ScanLimit};
 
 /// Messages that do not come along with a clone, a few more than that takes.
 const MESSAGES: u32 = 1100;
@@ -28,7 +28,7 @@ fn scan(engine: &Engine) -> Map {
     let mut rest = Some(KeyRange::all());
     while let Some(range) = rest {
         let limit = ScanLimit { entries: 1000, bytes: 1 << 20 };
-        let scan = engine.waiting(|| engine.scan(Tree::Data, &range, Direction::Forward, limit)).unwrap();
+        let scan = engine.waiting(|| engine.scan(Tree::Data, &range, limit)).unwrap();
         found.extend(scan.entries.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
         rest = scan.rest;
     }

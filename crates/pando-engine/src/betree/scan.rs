@@ -1,4 +1,4 @@
-//! Range queries: a piece of the tree at a time, in either direction.
+//! Range queries: a piece of the tree at a time, by rising keys.
 //!
 //! A piece is what one basement node covers. A scan descends from the root for each piece, with the path's locks
 //! shared until the piece is done, and merges the basement with the messages above it that lie inside. It keeps
@@ -18,7 +18,7 @@ use super::names::Names;
 use super::node::{Body, CachedNode, NodeRef};
 use super::sharing::lifts_too_much;
 use crate::volume::Volume;
-use crate::{Direction, Error, Miss, Result, Scan, ScanLimit};
+use crate::{Error, Miss, Result, Scan, ScanLimit};
 
 /// A buffer on the path from the root, and how its node's keys are made from full ones.
 pub(super) struct Level<'a> {
@@ -66,7 +66,6 @@ impl Place<'_> {
 
 /// What has been collected, and when to stop.
 pub(super) struct Collector {
-    pub(super) direction: Direction,
     pub(super) limit: ScanLimit,
     pub(super) entries: Vec<(Bytes, Bytes)>,
     pub(super) bytes: usize,
@@ -75,8 +74,8 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    pub(super) fn new(direction: Direction, limit: ScanLimit) -> Self {
-        Self { direction, limit, entries: Vec::new(), bytes: 0, pieces: 0 }
+    pub(super) fn new(limit: ScanLimit) -> Self {
+        Self { limit, entries: Vec::new(), bytes: 0, pieces: 0 }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -86,14 +85,8 @@ impl Collector {
 
 impl Volume {
     /// A piece of a range, at least one entry if there is any, or [`Error::Miss`].
-    pub(crate) fn scan(
-        &self,
-        tree: Tree,
-        range: &KeyRange,
-        direction: Direction,
-        limit: ScanLimit,
-    ) -> Result<Scan> {
-        let mut out = Collector::new(direction, limit);
+    pub(crate) fn scan(&self, tree: Tree, range: &KeyRange, limit: ScanLimit) -> Result<Scan> {
+        let mut out = Collector::new(limit);
         let rest = self.collect(tree, range, &mut out)?;
         Ok(Scan { entries: out.entries, rest })
     }
@@ -111,7 +104,7 @@ impl Volume {
             let root = self.root(tree).read();
             match self.scan_in(&root, &Place::root(), &rest, out) {
                 Ok(None) => return Ok(None),
-                Ok(Some(next)) => *near_end(&mut rest, out.direction) = next,
+                Ok(Some(next)) => rest.lower = next,
                 // What has been looked at already is an answer, even if nothing was there: a stretch of deleted keys
                 // may be longer than the cache, and a scan that began again at its start would never get through.
                 Err(_) if rest != *range => break,
@@ -122,7 +115,7 @@ impl Volume {
         Ok((!rest.is_empty()).then_some(rest))
     }
 
-    /// Collects one piece at the near end of `range`, which is seen at this place and given as the node has its keys. Returns where the next
+    /// Collects the first piece of `range`, which is seen at this place and given as the node has its keys. Returns where the next
     /// one begins, as a full bound, or `None` if nothing of the range is left.
     fn scan_in(
         &self,
@@ -139,23 +132,21 @@ impl Volume {
                 return Ok(merge(std::iter::empty(), place, range, out));
             }
             Body::Leaf(leaf) => {
-                let index = basement_at(leaf, range, out.direction);
+                let index = basement_at(leaf, range);
                 let Some(basement) = leaf.basements[index].part.get() else {
                     return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
                 };
-                if out.direction == Direction::Forward {
-                    self.comes_to(node, index, || names.to_full(&range.lower));
-                }
+                self.comes_to(node, index, || names.to_full(&range.lower));
                 let mut piece = range.clone();
-                let cut = cut(&mut piece, &leaf.range_of(index), out.direction);
+                let cut = cut(&mut piece, &leaf.range_of(index));
                 let next = merge(basement.inside(&piece), place, &piece, out);
                 return Ok(next.or_else(|| cut.map(|end| names.to_full(&end))));
             }
             Body::Interior(interior) => interior,
         };
-        let way = way_down(node, state.height, interior, place, range, out.direction)?;
+        let way = way_down(node, state.height, interior, place, range)?;
         let mut piece = range.clone();
-        let cut = cut(&mut piece, &way.bounds, out.direction);
+        let cut = cut(&mut piece, &way.bounds);
         let piece = way.range_below(&piece);
         let seen = way.range_below(&way.bounds);
         let WayDown { buffer, id, height, names: below, .. } = way;
@@ -182,18 +173,16 @@ impl Volume {
         let names = &place.names;
         let interior = match &state.body {
             Body::Leaf(leaf) => {
-                let first = basement_at(leaf, range, Direction::Forward);
-                let end = basement_at(leaf, &place.seen, Direction::Backward) + 1;
-                let parts = first..end.min(leaf.basements.len());
+                let ahead = KeyRange::new(range.lower.clone(), place.seen.upper.clone());
                 return Ok(LeafAhead {
                     leaf: Some(node.clone()),
-                    parts,
-                    end: names.to_full(&place.seen.upper),
+                    parts: leaf.overlapping(&ahead),
+                    end: names.to_full(&ahead.upper),
                 });
             }
             Body::Interior(interior) => interior,
         };
-        let way = way_down(node, state.height, interior, place, range, Direction::Forward)?;
+        let way = way_down(node, state.height, interior, place, range)?;
         let piece = way.range_below(&range.intersection(&way.bounds));
         let level = Level { buffer: way.buffer, names, above: place.above };
         if way.id.is_empty() || level.hides(&way.names, &piece) {
@@ -205,7 +194,7 @@ impl Volume {
     }
 }
 
-/// A leaf on the way of a scan forward.
+/// A leaf on the way of a scan.
 pub(crate) struct LeafAhead {
     /// `None` where nothing is, or all is deleted.
     pub(crate) leaf: Option<NodeRef>,
@@ -215,34 +204,17 @@ pub(crate) struct LeafAhead {
     pub(crate) end: Bound,
 }
 
-/// The end of a range at which a scan begins.
-fn near_end(range: &mut KeyRange, direction: Direction) -> &mut Bound {
-    match direction {
-        Direction::Forward => &mut range.lower,
-        Direction::Backward => &mut range.upper,
-    }
-}
-
-/// Cuts the far end of a range off where it reaches beyond `bounds`, in which its near end lies; returns where it was cut.
-fn cut(range: &mut KeyRange, bounds: &KeyRange, direction: Direction) -> Option<Bound> {
-    match direction {
-        Direction::Forward if bounds.upper < range.upper => range.upper = bounds.upper.clone(),
-        Direction::Backward if range.lower < bounds.lower => range.lower = bounds.lower.clone(),
-        _ => return None,
-    }
-    Some(match direction {
-        Direction::Forward => range.upper.clone(),
-        Direction::Backward => range.lower.clone(),
+/// Cuts off what of a range, which begins in `bounds`, reaches beyond them; returns where it was cut.
+fn cut(range: &mut KeyRange, bounds: &KeyRange) -> Option<Bound> {
+    (bounds.upper < range.upper).then(|| {
+        range.upper = bounds.upper.clone();
+        range.upper.clone()
     })
 }
 
-/// The basement at the near end of `range` in a leaf that has any.
-pub(super) fn basement_at(leaf: &Leaf, range: &KeyRange, direction: Direction) -> usize {
-    let behind = match direction {
-        Direction::Forward => leaf.basements.partition_point(|slot| range.lower.reaches(&slot.first_key)),
-        Direction::Backward => leaf.basements.partition_point(|slot| range.upper.is_above(&slot.first_key)),
-    };
-    behind.saturating_sub(1)
+/// The basement at the beginning of `range` in a leaf that has any.
+pub(super) fn basement_at(leaf: &Leaf, range: &KeyRange) -> usize {
+    leaf.basements.partition_point(|slot| range.lower.reaches(&slot.first_key)).saturating_sub(1)
 }
 
 /// The way below an interior node that a range begins with.
@@ -271,40 +243,31 @@ impl WayDown<'_> {
     }
 }
 
-/// The way down from an interior node at the near end of `range`, which is seen at `place`, or [`Error::Miss`].
+/// The way down from an interior node at the beginning of `range`, which is seen at `place`, or [`Error::Miss`].
 pub(super) fn way_down<'a>(
     node: &CachedNode,
     height: u8,
     interior: &'a Interior,
     place: &Place<'_>,
     range: &KeyRange,
-    direction: Direction,
 ) -> Result<WayDown<'a>> {
-    let forward = direction == Direction::Forward;
-    let index = if forward { interior.index_above(&range.lower) } else { interior.index_below(&range.upper) };
+    let index = interior.index_above(&range.lower);
     let child = &interior.children[index];
     let Some(buffer) = child.buffer.get() else {
         return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
     };
     let mut bounds = interior.bounds_of(index, &place.seen).intersection(&place.seen);
-    // Where a goto covers the near end of the range, it leads on; where one comes later, the piece ends at it.
+    // Where a goto covers the beginning of the range, it leads on; where one comes later, the piece ends at it.
     let mut goto = None;
     for other in buffer.gotos() {
         let covered = &other.range;
-        let is_here = if forward {
-            covered.lower <= range.lower && range.lower < covered.upper
-        } else {
-            covered.lower < range.upper && range.upper <= covered.upper
-        };
-        if is_here {
+        if covered.lower <= range.lower && range.lower < covered.upper {
             bounds = bounds.intersection(covered);
             goto = Some(other);
             break;
         }
-        if forward && covered.lower > range.lower {
+        if covered.lower > range.lower {
             bounds.upper = bounds.upper.min(covered.lower.clone());
-        } else if !forward && covered.upper < range.upper {
-            bounds.lower = bounds.lower.max(covered.upper.clone());
         }
     }
     let (id, height, strip, prepend) = match goto {
@@ -327,12 +290,11 @@ struct Overlay<'a, K> {
 /// Merges a basement's entries in a piece, which is given as its leaf has the keys, with the messages above. Where the limit ends it
 /// before the piece ends, returns where the next one begins, as a full bound.
 pub(super) fn merge<'a>(
-    mut entries: impl DoubleEndedIterator<Item = &'a Entry> + 'a,
+    mut entries: impl Iterator<Item = &'a Entry>,
     place: &Place<'_>,
     piece: &KeyRange,
     out: &mut Collector,
 ) -> Option<Bound> {
-    let forward = out.direction == Direction::Forward;
     let prefix = &place.names.prefix;
     let mut overlays = Vec::new();
     let mut full = None;
@@ -344,14 +306,14 @@ pub(super) fn merge<'a>(
         let local = level.names.range_to_local(full);
         let deletes = level.buffer.ranges_in(&local).next().is_some();
         let mut keyed = level.buffer.keyed_in(&local);
-        let head = nearest(&mut keyed, forward);
+        let head = keyed.next();
         if deletes || head.is_some() {
             overlays.push(Overlay { level, head, keyed, deletes });
         }
     }
-    let mut head = nearest(&mut entries, forward);
+    let mut head = entries.next();
     loop {
-        // The nearest key of all sources, as the leaf sees it.
+        // The least key of all sources, as the leaf sees it.
         let local = place.names.local.len();
         let mut least: Option<&[u8]> = head.map(|(key, _)| &key[local..]);
         for overlay in &overlays {
@@ -359,7 +321,7 @@ pub(super) fn merge<'a>(
             let skip = names.local.len() + prefix.len() - names.prefix.len();
             if let Some((key, _)) = overlay.head {
                 let key = &key[skip..];
-                if least.is_none_or(|least| if forward { key < least } else { key > least }) {
+                if least.is_none_or(|least| key < least) {
                     least = Some(key);
                 }
             }
@@ -370,7 +332,7 @@ pub(super) fn merge<'a>(
             && key[local..] == full[prefix.len()..]
         {
             value = Some(old.clone());
-            head = nearest(&mut entries, forward);
+            head = entries.next();
         }
         // Collected from the leaf upwards: the lowest level is the oldest.
         for overlay in &mut overlays {
@@ -382,7 +344,7 @@ pub(super) fn merge<'a>(
                 && key[..] == *seen
             {
                 value = pending.apply(value);
-                overlay.head = nearest(&mut overlay.keyed, forward);
+                overlay.head = overlay.keyed.next();
             }
         }
         let Some(value) = value else { continue };
@@ -390,16 +352,7 @@ pub(super) fn merge<'a>(
         out.entries.push((full, value));
         if out.is_full() {
             let (last, _) = out.entries.last().expect("it was just pushed");
-            return Some(Bound::before(if forward {
-                [last, &[0][..]].concat().into()
-            } else {
-                last.clone()
-            }));
+            return Some(Bound::before([last, &[0][..]].concat()));
         }
     }
-}
-
-/// Takes the next item at the end at which a scan begins.
-fn nearest<T>(items: &mut impl DoubleEndedIterator<Item = T>, forward: bool) -> Option<T> {
-    if forward { items.next() } else { items.next_back() }
 }

@@ -9,7 +9,7 @@ use super::node::NodeRef;
 use super::sink::{Sunk, Walk};
 use super::token::Maintenance;
 use crate::small_volume::small_volume;
-use crate::{Batch, Direction, Engine, ScanLimit};
+use crate::{Batch, Engine, ScanLimit};
 
 const TREE: Tree = Tree::Data;
 
@@ -70,7 +70,7 @@ fn assert_holds(engine: &Engine, keys: &Keys) {
     let mut found = Keys::new();
     while let Some(range) = rest {
         let limit = ScanLimit { entries: 1000, bytes: 1 << 20 };
-        let scan = engine.waiting(|| engine.scan(TREE, &range, Direction::Forward, limit)).unwrap();
+        let scan = engine.waiting(|| engine.scan(TREE, &range, limit)).unwrap();
         found.extend(scan.entries.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
         rest = scan.rest;
     }

@@ -10,7 +10,7 @@ use super::read_ahead::{NO_MARK, WINDOW_MIN, Wish, mark};
 use crate::betree::node::{Body, NodeRef};
 use crate::small_volume::{fill, manual, small_volume};
 use crate::volume::Volume;
-use crate::{Batch, Direction, Engine, Error, KeyRange, Options, ScanLimit};
+use crate::{Batch, Engine, Error, KeyRange, Options, ScanLimit};
 
 /// Values of 1 KiB in the volume.
 const VALUES: u32 = 1000;
@@ -29,8 +29,7 @@ fn cold(cache_bytes: usize) -> (Engine, Arc<MemoryDevice>) {
 /// Scans from the start, so far that the first leaf is in memory, and gives it back.
 fn first_leaf(engine: &Engine) -> NodeRef {
     let limit = ScanLimit { entries: 1, bytes: usize::MAX };
-    let scan =
-        engine.waiting(|| engine.scan(Tree::Data, &KeyRange::all(), Direction::Forward, limit)).unwrap();
+    let scan = engine.waiting(|| engine.scan(Tree::Data, &KeyRange::all(), limit)).unwrap();
     assert_eq!(scan.entries.len(), 1);
     let volume = engine.volume();
     let mut node = volume.root(Tree::Data).read().clone();
@@ -65,7 +64,7 @@ fn serve(volume: &Volume, wish: Wish) {
 /// Values in order until one is missing in memory.
 fn values_at_hand(engine: &Engine) -> usize {
     let limit = ScanLimit { entries: usize::MAX, bytes: usize::MAX };
-    match engine.scan(Tree::Data, &KeyRange::all(), Direction::Forward, limit) {
+    match engine.scan(Tree::Data, &KeyRange::all(), limit) {
         Ok(scan) => scan.entries.len(),
         Err(Error::Miss(_)) => 0,
         Err(error) => panic!("{error}"),
@@ -158,9 +157,12 @@ fn what_lies_behind_a_part_that_cannot_be_read_is_read() {
     serve_and(volume, wish(1 << 30), |result| failed += usize::from(result.is_err()));
     assert_eq!(failed, 1);
     assert_eq!(leaf.state.read().missing_part(), Some(0));
+    // More than a part holds.
+    let behind = values_at_hand(&engine) as u32 + 16;
+    let range = KeyRange { lower: Bound::before(behind.to_be_bytes().to_vec()), ..KeyRange::all() };
     let limit = ScanLimit { entries: usize::MAX, bytes: usize::MAX };
-    let scan = engine.scan(Tree::Data, &KeyRange::all(), Direction::Backward, limit).unwrap();
-    assert!(scan.entries.len() > VALUES as usize - 40, "{} values", scan.entries.len());
+    let scan = engine.scan(Tree::Data, &range, limit).unwrap();
+    assert_eq!(scan.entries.len() as u32, VALUES - behind);
 }
 
 /// The part that is missing lies before it, the middle of the window behind it.

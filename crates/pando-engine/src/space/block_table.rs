@@ -269,11 +269,10 @@ impl BlockTable {
     }
 
     /// Makes free what the version's checkpoint, which is durable now, no longer needs: extents, after
-    /// `discard` has seen them, and ids. Returns the number of bytes.
-    pub fn release(&self, version: Version, discard: impl FnMut(Run)) -> u64 {
-        let bytes = self.allocator.release(version.interval, discard);
+    /// `discard` has seen them, and ids.
+    pub fn release(&self, version: Version, discard: impl FnMut(Run)) {
+        self.allocator.release(version.interval, discard);
         self.live.write().free.extend(version.freed);
-        bytes
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_device::MemoryDevice;
 use pando_device::simulated::Random;
-use pando_engine::{Background, Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+use pando_engine::{Background, Batch, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 
 const MOVES: usize = 500;
 /// Exchanges that happen to follow each other closely leave a tree higher than others do, so several orders are tried.
@@ -26,7 +26,7 @@ fn moved(keys: &mut Keys, from: &[u8], to: &[u8]) {
 
 fn contents(engine: &Engine) -> Keys {
     let limit = ScanLimit { entries: usize::MAX, bytes: usize::MAX };
-    let scan = engine.waiting(|| engine.scan(Tree::Metadata, &KeyRange::all(), Direction::Forward, limit));
+    let scan = engine.waiting(|| engine.scan(Tree::Metadata, &KeyRange::all(), limit));
     scan.unwrap().entries.into_iter().collect()
 }
 

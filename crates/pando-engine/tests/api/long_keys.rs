@@ -1,7 +1,7 @@
 //! Names behind prefixes of hundreds of KiB: a range of short names moves there, and nodes are joined around it. What is small
 //! with its prefix lifted may not be so without.
 
-use pando_engine::{Batch, Direction, Engine, FormatOptions, KeyRange, ScanLimit, Tree};
+use pando_engine::{Batch, Engine, FormatOptions, KeyRange, ScanLimit, Tree};
 
 use crate::common::{assert_sound, formatted, manual, open, put, settle, small_nodes};
 
@@ -28,7 +28,7 @@ fn check(engine: &Engine, prefix: &[u8]) {
     let mut rest = Some(KeyRange::all());
     while let Some(range) = rest {
         let limit = ScanLimit { entries: 50, bytes: 1 << 20 };
-        let scan = engine.waiting(|| engine.scan(Tree::Metadata, &range, Direction::Forward, limit)).unwrap();
+        let scan = engine.waiting(|| engine.scan(Tree::Metadata, &range, limit)).unwrap();
         for (key, value) in scan.entries {
             let (prefix, number) = expected.next().expect("there are no more keys than were put");
             assert!(key.starts_with(prefix) && key[prefix.len()..] == name(number), "name {number}");

@@ -1,6 +1,6 @@
 //! Clones, step by step; the model and the crashes meet them in any order.
 
-use pando_engine::{Bound, Direction, FormatOptions, KeyRange, ScanLimit, Tree};
+use pando_engine::{Bound, FormatOptions, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
     Attributes, Caller, FileType, Operations, ROOT, SetAttributes, XattrMode, waiting,
 };
@@ -41,7 +41,7 @@ fn data_keys(volume: &Volume, prefix: &[u8]) -> usize {
     let range = KeyRange::new(Bound::before(prefix.to_vec()), Bound::after(prefix.to_vec()));
     let limit = ScanLimit { entries: 1000, bytes: usize::MAX };
     let engine = volume.fs.engine();
-    let scan = engine.waiting(|| engine.scan(Tree::Data, &range, Direction::Forward, limit)).unwrap();
+    let scan = engine.waiting(|| engine.scan(Tree::Data, &range, limit)).unwrap();
     scan.entries.len()
 }
 

@@ -24,7 +24,7 @@ fn keys(volume: &Volume, tree: Tree, prefix: &[u8]) -> usize {
     let range = KeyRange::prefix(prefix.to_vec());
     let limit = pando_engine::ScanLimit { entries: 1000, bytes: 1 << 20 };
     let engine = volume.fs.engine();
-    let scan = engine.waiting(|| engine.scan(tree, &range, pando_engine::Direction::Forward, limit));
+    let scan = engine.waiting(|| engine.scan(tree, &range, limit));
     scan.unwrap().entries.len()
 }
 

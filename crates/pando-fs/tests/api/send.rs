@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_device::SimulatedDevice;
 use pando_device::simulated::Random;
-use pando_engine::{Background, Direction, KeyRange, Options, ScanLimit, Tree};
+use pando_engine::{Background, KeyRange, Options, ScanLimit, Tree};
 use pando_fs::operations::{
     AllocateMode, Caller, FileType, InodeNumber, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes,
     SetTime, WriteMode, XattrMode, changing, waiting,
@@ -68,7 +68,7 @@ fn below(fs: &FileSystem, tree: Tree, prefix: &[u8]) -> Vec<(Bytes, Bytes)> {
     while let Some(range) = rest {
         let limit = ScanLimit { entries: 1000, bytes: 1 << 20 };
         let engine = fs.engine();
-        let scan = engine.waiting(|| engine.scan(tree, &range, Direction::Forward, limit)).unwrap();
+        let scan = engine.waiting(|| engine.scan(tree, &range, limit)).unwrap();
         found.extend(scan.entries);
         rest = scan.rest;
     }

@@ -1,6 +1,6 @@
 //! Snapshots: what is in them, that it stays, and that it comes back.
 
-use pando_engine::{Batch, Direction, KeyRange, ScanLimit, Tree};
+use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
 use pando_fs::operations::{
     AllocateMode, Attributes, FileType, ListAttributes, Operations, ROOT, RenameMode, SNAPSHOTS,
     SetAttributes, WriteMode, XattrMode, waiting,
@@ -236,7 +236,7 @@ fn a_snapshot_that_is_deleted_is_gone_at_once() {
         let range = KeyRange::prefix(vec![key::SNAPSHOT_TAG]);
         let engine = volume.fs.engine();
         let limit = ScanLimit { entries: 1, bytes: 1 };
-        let scan = engine.waiting(|| engine.scan(tree, &range, Direction::Forward, limit)).unwrap();
+        let scan = engine.waiting(|| engine.scan(tree, &range, limit)).unwrap();
         assert!(scan.entries.is_empty());
     }
     volume.remount(false).assert_clean();

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use bytes::Bytes;
-use pando_engine::{Background, Batch, Direction, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+use pando_engine::{Background, Batch, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 use pando_fs::operations::{
     FileType, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, XattrMode, changing, changing_bytes,
     waiting,
@@ -494,7 +494,7 @@ fn the_files_of_a_writable_snapshot_stay_what_they_were() {
         let engine = volume.fs.engine();
         let limit = ScanLimit { entries: usize::MAX, bytes: usize::MAX };
         let range = KeyRange::prefix(vec![key::RECEIVING_TAG]);
-        engine.waiting(|| engine.scan(Tree::Metadata, &range, Direction::Forward, limit)).unwrap().entries
+        engine.waiting(|| engine.scan(Tree::Metadata, &range, limit)).unwrap().entries
     };
     assert_eq!(of_snapshots(&crashed), []);
     crashed.assert_clean();

@@ -16,7 +16,7 @@ mod wire;
 pub(crate) use init::{InitReply, InitRequest, flags};
 pub(crate) use notify::{invalidate_attributes, invalidate_contents, invalidate_name};
 pub(crate) use reply::{Answer, Inline, Kept, Listing, answer_header, entry_and_file};
-pub(crate) use request::{Header, Layout, Malformed, Operation, SetAttributes, Write, fixed_bytes, opcode};
+pub(crate) use request::{Header, Layout, Malformed, Operation, Write, fixed_bytes, opcode};
 pub(crate) use wire::Put;
 
 /// Most bytes of data of one read or write request.

@@ -1,9 +1,7 @@
 //! Requests: their header, and what each kind asks for.
 
-use std::time::SystemTime;
-
 use bytes::Bytes;
-use pando_fs::operations::SetTime;
+use pando_fs::operations::{SetAttributes, SetTime};
 use rustix::fs::OFlags;
 
 use super::wire::{Reader, join_time};
@@ -159,19 +157,6 @@ const LOCK_OWNER: u32 = 1 << 1;
 
 /// A request for attributes names the open file.
 const GETATTR_FH: u32 = 1;
-
-/// What a SETATTR changes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct SetAttributes {
-    pub(crate) mode: Option<u32>,
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
-    pub(crate) size: Option<u64>,
-    pub(crate) accessed: Option<SetTime>,
-    pub(crate) modified: Option<SetTime>,
-    pub(crate) changed: Option<SystemTime>,
-    pub(crate) kill_set_id: bool,
-}
 
 /// What a WRITE brings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -431,7 +416,8 @@ fn set_attributes(mut fixed: Reader<'_>) -> Result<SetAttributes, Malformed> {
         })
     };
     Ok(SetAttributes {
-        mode: has(set::MODE).then_some(mode),
+        // The type of a file does not change.
+        mode: has(set::MODE).then_some(mode & 0o7777),
         uid: has(set::UID).then_some(uid),
         gid: has(set::GID).then_some(gid),
         size: has(set::SIZE).then_some(size),
@@ -614,7 +600,7 @@ mod tests {
             for seconds in [1, -1i64 as u64, 3] {
                 body.u64(seconds);
             }
-            for word in [1, 500_000_000, 3, 0o644, 0, 8, 9, 0] {
+            for word in [1, 500_000_000, 3, 0o100_644, 0, 8, 9, 0] {
                 body.u32(word);
             }
         });

@@ -5,7 +5,7 @@ pub mod counting;
 use std::sync::Arc;
 
 use pando_device::MemoryDevice;
-use pando_engine::{Background, Batch, Direction, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+use pando_engine::{Background, Batch, Engine, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 
 /// Nodes so small that the trees of a test are deep.
 pub fn small_nodes() -> FormatOptions {
@@ -50,7 +50,7 @@ pub fn scan(engine: &Engine, tree: Tree) -> Vec<(Vec<u8>, Vec<u8>)> {
     while let Some(range) = rest {
         engine.make_room(0).unwrap();
         let limit = ScanLimit { entries: 100, bytes: 1 << 20 };
-        let scan = engine.waiting(|| engine.scan(tree, &range, Direction::Forward, limit)).unwrap();
+        let scan = engine.waiting(|| engine.scan(tree, &range, limit)).unwrap();
         found.extend(scan.entries.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
         rest = scan.rest;
     }
