@@ -21,6 +21,7 @@ fn outcomes(device: &SimulatedDevice, prefix: usize) -> HashSet<[u8; 4]> {
     images.map(|image| [0, 1, 2, 3].map(|block| first_byte(&image, block))).collect()
 }
 
+/// SD-1, SD-2.
 #[test]
 fn flushed_writes_survive_and_unflushed_ones_may_not() {
     let device = SimulatedDevice::new(CAPACITY);
@@ -35,6 +36,7 @@ fn flushed_writes_survive_and_unflushed_ones_may_not() {
     assert_eq!(outcomes(&device, 4), HashSet::from(both));
 }
 
+/// SD-3.
 #[test]
 fn each_write_is_lost_alone_and_kept_alone() {
     let device = SimulatedDevice::new(CAPACITY);
@@ -50,6 +52,7 @@ fn each_write_is_lost_alone_and_kept_alone() {
     assert_eq!(point.choices(&[], 1).len(), 2 + 2 * 4 + 20);
 }
 
+/// SD-3.
 #[test]
 fn a_write_in_a_torn_region_is_torn_at_every_sector() {
     let device = SimulatedDevice::new(CAPACITY);
@@ -84,6 +87,7 @@ fn equal_choices_between_the_same_flushes_are_equal_states() {
     assert_eq!([0, 1, 2].map(|block| first_byte(&late.image(&found), block)), [1, 1, 0]);
 }
 
+/// SD-4.
 #[test]
 fn a_discarded_range_is_garbage_at_once_and_may_come_back_until_the_flush() {
     let device = SimulatedDevice::new(CAPACITY);
@@ -96,6 +100,7 @@ fn a_discarded_range_is_garbage_at_once_and_may_come_back_until_the_flush() {
     assert_eq!(outcomes(&device, 4), HashSet::from([[DISCARDED_BYTE, 0, 0, 0]]));
 }
 
+/// SD-5, SD-6.
 #[test]
 fn the_chosen_io_fails_and_a_failed_write_is_done_in_part() {
     let device = SimulatedDevice::new(CAPACITY);
@@ -120,6 +125,7 @@ fn reads_go_on_where_only_writes_fail() {
     assert!(device.read(&mut batch).is_err());
 }
 
+/// SD-2.
 #[test]
 fn a_failed_flush_makes_nothing_durable() {
     let device = SimulatedDevice::new(CAPACITY);

@@ -146,6 +146,7 @@ proptest! {
             let counters = allocator.counters();
             prop_assert_eq!(counters.free, model.bytes(|unit| unit == Unit::Free));
             prop_assert_eq!(used(&allocator), model.bytes(|unit| unit == Unit::Used));
+            // FM-1.
             let runs = model.units.chunk_by(|a, b| (*a == Unit::Free) == (*b == Unit::Free));
             prop_assert_eq!(allocator.free_runs().len(), runs.filter(|run| run[0] == Unit::Free).count());
         }
