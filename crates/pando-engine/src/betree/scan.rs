@@ -173,11 +173,10 @@ impl Volume {
         let names = &place.names;
         let interior = match &state.body {
             Body::Leaf(leaf) => {
-                let ahead = KeyRange::new(range.lower.clone(), place.seen.upper.clone());
                 return Ok(LeafAhead {
                     leaf: Some(node.clone()),
-                    parts: leaf.overlapping(&ahead),
-                    end: names.to_full(&ahead.upper),
+                    parts: leaf.overlapping(range),
+                    end: names.to_full(&place.seen.upper),
                 });
             }
             Body::Interior(interior) => interior,

@@ -18,7 +18,7 @@ use crate::betree::node::{Body, CachedNode, Node};
 const SHARED: u32 = 2;
 
 impl Check<'_> {
-    /// Notes what BT-1 and BT-5 ask of a node that is loaded.
+    /// Looks at what a node that is loaded shows alone (CACHE-3, INT-1, BUF-3), and notes what BT-1 and BT-5 ask of it.
     pub(super) fn first_look(&mut self, node: &CachedNode, state: &Node) {
         let id = node.id;
         if !self.volume.cache.will_be_written(node, state) {
