@@ -260,7 +260,7 @@ impl FileSystem {
                 }
                 _ => put(record, kind, acl.as_ref()),
             }
-            Ok(())
+            Ok(true)
         })
     }
 }

@@ -394,7 +394,7 @@ pub trait Operations: Send + Sync {
         mode: XattrMode,
         kill_set_group_id: bool,
     ) -> Result<()>;
-    /// Removes an extended attribute.
+    /// Removes an extended attribute. To remove an access control list that is not there is no error, and no change.
     fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()>;
     /// Makes everything done so far durable. Waits for the device.
     fn sync(&self) -> Result<()>;

@@ -122,30 +122,37 @@ impl FileSystem {
                 None => record.xattrs.push(Xattr { name: Bytes::copy_from_slice(name), value }),
             }
             let list: usize = record.xattrs.iter().map(|xattr| xattr.name.len() + 1).sum();
-            if list > LIST_LENGTH_MAX { Err(Error::NoSpace) } else { Ok(()) }
+            if list > LIST_LENGTH_MAX { Err(Error::NoSpace) } else { Ok(true) }
         })
     }
 
     pub(crate) fn delete_xattr(&self, number: InodeNumber, name: &[u8]) -> Result<()> {
-        self.change_xattrs(number, Batch::reclaiming(), |record, _, _| {
-            let at = position(record, name).ok_or_else(|| absent(name))?;
-            record.xattrs.remove(at);
-            Ok(())
+        self.change_xattrs(number, Batch::reclaiming(), |record, _, _| match position(record, name) {
+            Some(at) => {
+                record.xattrs.remove(at);
+                Ok(true)
+            }
+            // As ext4, XFS and Btrfs have it: who wants no list, and has none, is content.
+            None if acl::Kind::of(name).is_some() => Ok(false),
+            None => Err(absent(name)),
         })
     }
 
+    /// Makes a change that says whether there is one.
     pub(crate) fn change_xattrs(
         &self,
         number: InodeNumber,
         mut batch: Batch,
-        change: impl FnOnce(&mut Record, &mut Batch, &[u8]) -> Result<()>,
+        change: impl FnOnce(&mut Record, &mut Batch, &[u8]) -> Result<bool>,
     ) -> Result<()> {
         let inode = self.writable_inode(number)?;
         let epoch = self.for_change()?;
         let mut state = inode.write()?;
         let mut record = state.record.clone();
         let (key, prefix) = inode.key_and_data_prefix(*epoch, &record)?;
-        change(&mut record, &mut batch, &prefix)?;
+        if !change(&mut record, &mut batch, &prefix)? {
+            return Ok(());
+        }
         delete_lost_values(&mut batch, &prefix, &state.record, &record);
         record.changed = self.now();
         batch.put(Tree::Metadata, key, record.encode());

@@ -708,13 +708,14 @@ impl Posix {
         self.check_writable(id)?;
         let now = self.now;
         let node = &mut self.nodes[id.0];
-        match name {
-            ACCESS => node.access.take().map(drop),
-            DEFAULT => node.default.take().map(drop),
-            name => node.xattrs.remove(name).map(drop),
+        let removed = match name {
+            ACCESS => node.access.take().is_some(),
+            DEFAULT => node.default.take().is_some(),
+            name => node.xattrs.remove(name).map(|_| true).ok_or(Error::NoAttribute)?,
+        };
+        if removed {
+            node.changed = now;
         }
-        .ok_or(Error::NoAttribute)?;
-        node.changed = now;
         Ok(())
     }
 }
