@@ -1,4 +1,4 @@
-//! Check of the name space: FS-1 to FS-8, see [`crate::schema`].
+//! Check of the name space: FS-1 to FS-8, see [`crate::schema`], and IN-1 of a mounted volume.
 //!
 //! One walk over the metadata index in key order, in which a directory's record comes before its children's, and for
 //! each file its blocks; then one over the data index, from owner to owner, for what belongs to nobody. Redirects come
@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use pando_engine::{Bound, Engine, KeyRange, ScanLimit, Tree};
 
+use crate::inode::Place;
 use crate::operations::{FileType, ROOT};
 use crate::schema::{NameRecord, Record, Redirect, XattrValue, key, number};
 use crate::{FileSystem, Result, Snapshot, acl, numbers};
@@ -75,9 +76,26 @@ pub fn check(engine: &Engine, progress: &mut dyn FnMut(u64)) -> Result<Report> {
 }
 
 impl FileSystem {
-    /// As [`check`], on a mounted volume. Operations that run meanwhile may show as problems.
+    /// As [`check`], on a mounted volume, and whether its inodes in memory are as they are stored (IN-1). Operations that run meanwhile
+    /// may show as problems.
     pub fn check(&self) -> Result<Report> {
-        check(self.engine(), &mut |_| {})
+        let mut report = check(self.engine(), &mut |_| {})?;
+        let inodes = self.table.all();
+        // The directory of the snapshots is nowhere on the device.
+        for inode in inodes.iter().filter(|inode| !matches!(inode.place(), Place::Snapshots)) {
+            let (key, record) = {
+                let epoch = self.namespace.read();
+                // It may have left the table, or its tree may be gone.
+                let Ok(state) = inode.read() else { continue };
+                (inode.key(*epoch)?, state.record.clone())
+            };
+            let stored = self.engine().waiting(|| self.engine().get(Tree::Metadata, &key))?;
+            if stored.and_then(|bytes| Record::decode(&bytes).ok()) != Some(record) {
+                let what = format!("\"{}\" is not stored as it is in memory", key.escape_ascii());
+                report.problems.push(Problem { invariant: "IN-1", what });
+            }
+        }
+        Ok(report)
     }
 }
 

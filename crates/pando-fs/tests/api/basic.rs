@@ -523,6 +523,7 @@ fn a_file_whose_path_has_become_too_long_keeps_its_name_until_it_has_moved_back(
     rename(deep, ROOT);
     unlink(bottom, &name).unwrap();
     volume.fs.forget(file, 1);
-    volume.after_crash().file(ROOT, "new");
-    volume.assert_clean();
+    let after = volume.after_crash();
+    after.file(ROOT, "new");
+    after.assert_clean();
 }

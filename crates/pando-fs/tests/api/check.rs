@@ -17,7 +17,37 @@ fn broken_by(make: impl FnOnce(&Volume, &mut Batch)) -> Vec<&'static str> {
     let mut batch = Batch::new();
     make(&volume, &mut batch);
     volume.fs.engine().apply(batch).unwrap();
-    volume.fs.check().unwrap().problems.into_iter().map(|problem| problem.invariant).collect()
+    broken(&volume)
+}
+
+/// What is found broken of what is stored: nothing in memory knows of it.
+fn broken(volume: &Volume) -> Vec<&'static str> {
+    let report = pando_fs::check::check(volume.fs.engine(), &mut |_| {}).unwrap();
+    report.problems.into_iter().map(|problem| problem.invariant).collect()
+}
+
+#[test]
+fn what_is_stored_otherwise_than_in_memory_is_found() {
+    let volume = Volume::new();
+    let a = volume.directory(ROOT, "a");
+    let file = volume.file(a, "f");
+    volume.assert_clean();
+    let change = |record: &mut Record| record.mode ^= 0o100;
+    let mut batch = Batch::new();
+    batch.put(Tree::Metadata, file_key(), changed(&volume, &file_key(), change));
+    volume.fs.engine().apply(batch).unwrap();
+    assert_eq!(broken(&volume), [""; 0], "either is a sound name space");
+    let problems = volume.fs.check().unwrap().problems;
+    assert_eq!(problems.len(), 1);
+    assert_eq!(
+        (problems[0].invariant, problems[0].what.contains(&file_key().escape_ascii().to_string())),
+        ("IN-1", true),
+        "{}",
+        problems[0]
+    );
+    // Nobody knows of it any more.
+    volume.fs.forget(file, 1);
+    volume.assert_clean();
 }
 
 fn file_key() -> bytes::Bytes {
