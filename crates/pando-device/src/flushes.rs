@@ -30,7 +30,7 @@ mod tests {
 
     use super::*;
 
-    /// As the kernel does: the first who asks gets the error, and it is forgotten then.
+    /// FD-3. As the kernel does: the first who asks gets the error, and it is forgotten then.
     #[test]
     fn who_flushes_beside_or_behind_a_failed_flush_gets_its_error() {
         let flushes = Flushes::default();

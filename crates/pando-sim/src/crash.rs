@@ -5,8 +5,9 @@
 //! before. The promises checked:
 //!
 //! * CR-1 opening succeeds, and the contents are those after a prefix of the records in the order they were applied,
-//!   no shorter than the last sync or checkpoint that had returned, no longer than what had been applied.
-//! * CR-2 the same holds after a crash at any moment of the recovery itself.
+//!   no shorter than the last sync or checkpoint that had returned, no longer than what had been applied. Without one of the flushes of
+//!   a checkpoint, say, they are not (CP-4 of the engine).
+//! * CR-2 the same holds after a crash at any moment of the recovery itself (CP-2).
 //! * CR-3 a recovered volume takes changes, and after its own next sync and crash it holds exactly those.
 //! * CR-4 background work goes on where the crash has cut it off: in the end nothing is left to be reclaimed, the contents
 //!   are the same, and the trees are sound.
