@@ -312,10 +312,11 @@ fn ranges(from: &End, to: &End, inode: &Inode, record: &Record) -> Vec<(Tree, By
     }
     if record.entries > 0 {
         let (old, new) = (from.subtree(), to.subtree());
+        // First what may be large: it is soon found too large to be copied, and then the rest is not looked at twice.
+        ranges.extend(Tree::ALL.map(|tree| (tree, old.clone(), new.clone())));
         if let Some(view) = from.directory.view() {
             ranges.push((Tree::Metadata, view.link_name_key(&old), view.link_name_key(&new)));
         }
-        ranges.extend(Tree::ALL.map(|tree| (tree, old.clone(), new.clone())));
     }
     ranges
 }

@@ -16,6 +16,7 @@ use pando_format::edge::{Goto, Xf};
 use pando_format::{Bound, KeyRange, Msn, NodeId, Pending, Tree};
 use std::sync::atomic::Ordering;
 
+use super::interior::Child;
 use super::lifting::relift_way;
 use super::message_buffer::{ENTRY_OVERHEAD, MessageBuffer, copy_goto_out, copy_out};
 use super::names::Names;
@@ -112,20 +113,22 @@ impl Volume {
             Body::Interior(interior) => interior,
         };
         let (first, last) = interior.indexes_in(&local).into_inner();
-        let hidden = interior.children[first..=last].iter().any(|child| {
-            child.buffer.get().is_none_or(|buffer| {
-                buffer.ranges_in(&local).next().is_some() || buffer.gotos_in(&local).next().is_some()
+        // Where a range delete or a goto waits, what is below may be hidden.
+        let is_seen = |child: &Child| {
+            child.buffer.get().is_some_and(|buffer| {
+                buffer.ranges_in(&local).next().is_none() && buffer.gotos_in(&local).next().is_none()
             })
-        });
-        if hidden {
-            return false;
-        }
+        };
         if first != last {
-            let inner = interior.children[first + 1..last].iter();
-            let bytes: usize = inner.map(|child| self.stored_length(child.id)).sum();
-            return bytes > limit;
+            // Those at the ends may hold other keys. No more are looked at than it takes.
+            let inner = interior.children[first + 1..last].iter().filter(|child| is_seen(child));
+            let mut bytes = inner.map(|child| self.stored_length(child.id));
+            return bytes.try_fold(limit, usize::checked_sub).is_none();
         }
         let child = &interior.children[first];
+        if !is_seen(child) {
+            return false;
+        }
         let below = names.below(&local, child.strip as usize, child.prepended());
         let (Some(below), Some(next)) = (below, self.cache.peek(child.id)) else { return false };
         self.holds_more((&next, Some(state.height - 1)), &below, range, limit)
