@@ -31,6 +31,16 @@ pub struct WriteRequest {
     pub pieces: Vec<Bytes>,
 }
 
+impl WriteRequest {
+    /// All of it in one. A single piece is kept by reference: nobody can change it any more.
+    pub(crate) fn in_one(&self) -> Bytes {
+        match &self.pieces[..] {
+            [single] => single.clone(),
+            many => many.concat().into(),
+        }
+    }
+}
+
 /// Where a volume lives. All calls block the calling thread until the work is done; a batch is done concurrently.
 pub trait Device: Send + Sync {
     /// Bytes that can be addressed, a multiple of [`BLOCK_SIZE`].

@@ -57,6 +57,12 @@ pub enum Event {
     },
 }
 
+impl From<&WriteRequest> for Event {
+    fn from(request: &WriteRequest) -> Self {
+        Self::Write { offset: request.offset, bytes: request.in_one() }
+    }
+}
+
 /// Which I/Os fail, with EIO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fault {
@@ -279,11 +285,7 @@ impl Device for SimulatedDevice {
             for piece in &request.pieces {
                 assert!(piece.len().is_multiple_of(BLOCK_SIZE), "a piece has {} bytes", piece.len());
             }
-            // A single piece is kept by reference: nobody can change it any more.
-            let bytes = match &request.pieces[..] {
-                [single] => single.clone(),
-                many => Bytes::from(many.concat()),
-            };
+            let bytes = request.in_one();
             let mut state = self.state.lock();
             match state.begin("write", request.offset) {
                 Ok(()) => state.do_write(request.offset, bytes),

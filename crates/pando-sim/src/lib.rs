@@ -3,9 +3,13 @@
 //! [`workload`] makes seeded sequences of steps, [`runner`] takes an engine and a model through them and compares,
 //! [`crash`] cuts the power at every moment of a run, [`faults`] lets I/Os fail, [`full`] fills a volume, [`rot`]
 //! turns over bits, [`shrink`] makes a failing sequence short. Everything runs on one thread and depends on nothing but
-//! its seed, so the seed that a failure names is enough to see it again (`PANDO_SEED`).
+//! its seed, so the seed that a failure names is enough to see it again (`PANDO_SEED`). Only [`concurrent`], which cuts the power
+//! while many threads are at work, does not.
 #![forbid(unsafe_code)]
 
+use std::sync::Mutex;
+
+pub mod concurrent;
 pub mod crash;
 pub mod faults;
 pub mod full;
@@ -33,6 +37,21 @@ pub fn seeds(usual: u64) -> Vec<u64> {
         Some(seed) => vec![seed],
         None => (1..=variable("PANDO_SEEDS").unwrap_or(usual)).collect(),
     }
+}
+
+/// Runs all of these seeds, one at a time on each core: runs depend on nothing of each other.
+pub fn for_each_seed(seeds: Vec<u64>, run: impl Fn(u64) + Sync) {
+    let seeds = Mutex::new(seeds.into_iter());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let Some(seed) = seeds.lock().unwrap().next() else { return };
+                    run(seed);
+                }
+            });
+        }
+    });
 }
 
 /// What somebody has mistyped would go unnoticed among runs of other seeds.

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use pando_sim::crash::{Plan, Report, run, run_steps};
 use pando_sim::runner::describe;
 use pando_sim::workload::{Mix, generate};
-use pando_sim::{sample, seeds, shrink};
+use pando_sim::{for_each_seed, sample, seeds, shrink};
 
 /// How often everything must have been dealt with at least where every state is looked at; of a sample that much less.
 const HITS_MIN: u64 = 100;
@@ -29,19 +29,10 @@ const KINDS: [&str; 10] = [
 
 fn check(usual_seeds: u64, plan: &Plan) -> Report {
     let point = std::env::var("PANDO_POINT").ok().map(|text| text.parse().unwrap());
-    let seeds = Mutex::new(seeds(usual_seeds).into_iter());
     let report = Mutex::new(Report::default());
-    // Runs depend on nothing but their seeds, so each core may have one.
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let Some(seed) = seeds.lock().unwrap().next() else { return };
-                    let found = run(seed, plan, point).unwrap_or_else(|what| fail(seed, plan, &what));
-                    report.lock().unwrap().add(found);
-                }
-            });
-        }
+    for_each_seed(seeds(usual_seeds), |seed| {
+        let found = run(seed, plan, point).unwrap_or_else(|what| fail(seed, plan, &what));
+        report.lock().unwrap().add(found);
     });
     let report = report.into_inner().unwrap();
     println!("{report:#?}");

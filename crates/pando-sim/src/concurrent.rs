@@ -1,0 +1,329 @@
+//! Cuts the power while several threads change a volume and the engine's own threads write it.
+//!
+//! The rest of the simulation does one thing after the other; here the log is written while a checkpoint is, batches come while others
+//! are made durable, and a flush begins while writes are under way. Of those it promises nothing: only a write that had returned before a flush was
+//! asked for is durable by it (DEV-2), and a crash may keep any that had begun. The promises checked are CR-1 of [`crate::crash`], on the order
+//! that the LSNs of the records say: what is found are the contents after a prefix of them, no shorter than what a sync or checkpoint that had
+//! returned covers, no longer than what had been begun. Without a crash the contents are those after all of them.
+//!
+//! Each thread has keys of its own, since who changes the same keys at the same time must keep the order himself. Threads come as they
+//! come: a seed says what they do, not in which order, so a failure is not seen again by its seed alone.
+
+mod device;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pando_device::SimulatedDevice;
+use pando_device::simulated::{CrashPoint, Random};
+use pando_engine::{Background, Engine, FormatOptions, KeyRange, Lsn, Operation, Options};
+
+use self::device::{TimedDevice, TimedEvent};
+use crate::model::History;
+use crate::recovery::{Bounds, recover, without_panic};
+use crate::runner::{CAPACITY, apply, contents, difference, options};
+use crate::workload;
+
+/// A thread makes what it has done durable once in so many records.
+const SYNC_EVERY: u64 = 12;
+/// A thread asks for a checkpoint once in so many records, besides those that come by themselves.
+const CHECKPOINT_EVERY: u64 = 150;
+/// Operations in a record, at most.
+const RECORD_LENGTH_MAX: u64 = 6;
+
+/// What is done.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How the volume is made.
+    pub format: FormatOptions,
+    /// Bytes of its cache.
+    pub cache_bytes: usize,
+    /// Threads that change it.
+    pub threads: u8,
+    /// Records of each of them.
+    pub records: usize,
+    /// Moments at which the power is cut.
+    pub points: usize,
+    /// States looked at for each of them, besides those in which all is kept, and all is lost.
+    pub states: usize,
+}
+
+/// What was looked at.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Crash states.
+    pub states: u64,
+    /// Moments at which more than one write, or a write and a flush, were under way.
+    pub overlapping: u64,
+    /// Moments at which a flush had not covered a write that was there when it ended.
+    pub passed_by: u64,
+    /// States found that were neither the least nor the most that was allowed.
+    pub between: u64,
+    /// Runs that recoveries read from where the log was bound to.
+    pub bound_runs: u64,
+    /// Checkpoints of the run.
+    pub checkpoints: u64,
+    /// Ranges that moved or were cloned by gotos.
+    pub ranges_cloned: u64,
+}
+
+impl Report {
+    /// Adds what another run looked at.
+    pub fn add(&mut self, other: &Self) {
+        self.states += other.states;
+        self.overlapping += other.overlapping;
+        self.passed_by += other.passed_by;
+        self.between += other.between;
+        self.bound_runs += other.bound_runs;
+        self.checkpoints += other.checkpoints;
+        self.ranges_cloned += other.ranges_cloned;
+    }
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The first broken promise: when the power was cut, what was kept, and what was found.
+pub fn run(seed: u64, plan: &Plan) -> Result<Report, String> {
+    let recording = without_panic(|| Recording::make(seed, plan))?;
+    let mut random = Random::new(seed);
+    let mut report = Report {
+        checkpoints: recording.checkpoints,
+        ranges_cloned: recording.ranges_cloned,
+        ..Report::default()
+    };
+    for _ in 0..plan.points {
+        let moment = random.below(recording.end + 1);
+        recording.cut_at(moment, plan, &mut random, &mut report)?;
+    }
+    Ok(report)
+}
+
+/// A record, and when it was handed to the engine.
+struct Applied {
+    lsn: Lsn,
+    begin: u64,
+    operations: Vec<Operation>,
+}
+
+/// All records up to this one are durable from then on.
+struct Durable {
+    end: u64,
+    lsn: Lsn,
+}
+
+/// What one thread did.
+#[derive(Default)]
+struct Done {
+    applied: Vec<Applied>,
+    durable: Vec<Durable>,
+}
+
+/// A run, with what it did to the device and when.
+struct Recording {
+    base: pando_device::simulated::Image,
+    events: Vec<TimedEvent>,
+    /// The records in the order of their LSNs, and when each was begun.
+    history: History,
+    begins: Vec<u64>,
+    /// When so many records were known to be durable.
+    durable: Vec<(u64, usize)>,
+    /// The last moment.
+    end: u64,
+    checkpoints: u64,
+    ranges_cloned: u64,
+}
+
+impl Recording {
+    fn make(seed: u64, plan: &Plan) -> Result<Self, String> {
+        let device = Arc::new(SimulatedDevice::untraced(CAPACITY));
+        Engine::format(device.clone(), &plan.format).map_err(|error| error.to_string())?;
+        let base = device.image();
+        let device = Arc::new(TimedDevice::new(base.clone(), seed));
+        let options = Options {
+            cache_bytes: plan.cache_bytes,
+            background: Background::Threads,
+            checkpoint_interval: Duration::from_millis(20),
+            log_interval: Duration::from_millis(5),
+            ..Options::default()
+        };
+        let engine = Engine::open(device.clone(), options).map_err(|error| format!("open: {error}"))?;
+        let failed = AtomicBool::new(false);
+        let mut done = Done::default();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..plan.threads)
+                .map(|number| {
+                    let (engine, device, failed) = (&engine, &device, &failed);
+                    scope.spawn(move || {
+                        let done = work(seed, number, plan, engine, device, failed);
+                        if done.is_err() {
+                            failed.store(true, Ordering::Relaxed);
+                        }
+                        done.map_err(|what| format!("thread {number}: {what}"))
+                    })
+                })
+                .collect();
+            threads.into_iter().try_for_each(|thread| {
+                let own = thread.join().map_err(|_| "a thread panicked".to_owned())??;
+                done.applied.extend(own.applied);
+                done.durable.extend(own.durable);
+                Ok::<_, String>(())
+            })
+        })?;
+        done.applied.sort_unstable_by_key(|record| record.lsn);
+        if let Some(two) = done.applied.windows(2).find(|two| two[0].lsn == two[1].lsn) {
+            return Err(format!("two records have the LSN {:?}", two[0].lsn));
+        }
+        let mut history = History::new();
+        done.applied.iter().for_each(|record| history.push(&record.operations));
+        let stats = engine.stats();
+        same(&engine, &history).map_err(|what| format!("before it was closed: {what}"))?;
+        engine.close().map_err(|error| format!("close: {error}"))?;
+        drop(engine);
+        let up_to = |lsn| done.applied.partition_point(|record| record.lsn <= lsn);
+        let mut durable: Vec<_> = done.durable.iter().map(|mark| (mark.end, up_to(mark.lsn))).collect();
+        let end = device.tick();
+        durable.push((end, history.length()));
+        let recording = Self {
+            base,
+            events: device.events(),
+            begins: done.applied.iter().map(|record| record.begin).collect(),
+            history,
+            durable,
+            end,
+            checkpoints: stats.checkpoints,
+            ranges_cloned: stats.ranges_cloned,
+        };
+        let closed = Arc::new(SimulatedDevice::from_image(device.image()));
+        let engine = Engine::open(closed, self::options()).map_err(|error| error.to_string())?;
+        same(&engine, &recording.history).map_err(|what| format!("after it was closed: {what}"))?;
+        Ok(recording)
+    }
+
+    /// What may be found after a crash at a moment.
+    fn bounds(&self, moment: u64) -> Bounds {
+        let durable = self.durable.iter().filter(|(end, _)| *end <= moment).map(|(_, length)| *length).max();
+        let begun = self.begins.iter().take_while(|begin| **begin <= moment).count();
+        Bounds { durable: durable.unwrap_or(0), applied: begun }
+    }
+
+    fn cut_at(
+        &self,
+        moment: u64,
+        plan: &Plan,
+        random: &mut Random,
+        report: &mut Report,
+    ) -> Result<(), String> {
+        let begun: Vec<_> = self.events.iter().filter(|event| event.begin <= moment).collect();
+        let flushed = begun.iter().filter(|event| event.is_flush() && event.end <= moment);
+        let flushes: Vec<(u64, u64)> = flushed.map(|flush| (flush.begin, flush.end)).collect();
+        let covered = flushes.iter().map(|(begin, _)| *begin).max().unwrap_or(0);
+        let last_flush_end = flushes.iter().map(|(_, end)| *end).max().unwrap_or(0);
+        let is_change = |event: &&&TimedEvent| !event.is_flush();
+        let mut point = CrashPoint::start(self.base.clone());
+        for event in begun.iter().filter(is_change).filter(|event| event.end < covered) {
+            point.push(&event.event);
+        }
+        point.push(&pando_device::simulated::Event::Flush);
+        for event in begun.iter().filter(is_change).filter(|event| event.end >= covered) {
+            point.push(&event.event);
+            report.passed_by += u64::from(event.begin < last_flush_end);
+        }
+        let under_way = begun.iter().filter(|event| event.end > moment).count();
+        report.overlapping += u64::from(under_way > 1);
+        let bounds = self.bounds(moment);
+        let mut choices = point.subsets(random.bits());
+        // Behind these two are those that lose or keep some.
+        let mut chosen: Vec<_> = choices.drain(..choices.len().min(2)).collect();
+        for _ in 0..plan.states.min(choices.len()) {
+            chosen.push(choices.swap_remove(random.below(choices.len() as u64) as usize));
+        }
+        if let Some(last) = point.unflushed().len().checked_sub(1) {
+            let mut tears = point.tears(last, random.bits());
+            if !tears.is_empty() {
+                chosen.push(tears.swap_remove(random.below(tears.len() as u64) as usize));
+            }
+        }
+        for choice in chosen {
+            let recovered = recover(&point.image(&choice), &self.history, bounds).map_err(|what| {
+                format!("crash at {moment} of {}, {under_way} under way; {choice}: {what}", self.end)
+            })?;
+            report.states += 1;
+            report.between += u64::from(recovered.state > bounds.durable && recovered.state < bounds.applied);
+            report.bound_runs += recovered.found.bound_runs;
+        }
+        Ok(())
+    }
+}
+
+/// Changes keys that begin with the number of the thread.
+fn work(
+    seed: u64,
+    number: u8,
+    plan: &Plan,
+    engine: &Engine,
+    device: &TimedDevice,
+    failed: &AtomicBool,
+) -> Result<Done, String> {
+    let mut random = Random::new(seed ^ (u64::from(number) + 1).rotate_right(8));
+    let mut done = Done::default();
+    while done.applied.len() < plan.records && !failed.load(Ordering::Relaxed) {
+        let operations: Vec<_> = (0..=random.below(RECORD_LENGTH_MAX))
+            .map(|_| own(number, workload::operation(&mut random)))
+            .collect();
+        if operations.iter().map(Operation::length).sum::<usize>() > workload::RECORD_BYTES_MAX {
+            continue;
+        }
+        let begin = device.tick();
+        let lsn = apply(engine, &operations).map_err(|error| format!("apply: {error}"))?;
+        done.applied.push(Applied { lsn, begin, operations });
+        let reached = if random.chance(1, SYNC_EVERY) {
+            let reached = engine.sync().map_err(|error| format!("sync: {error}"))?;
+            if reached < lsn {
+                return Err(format!("a sync behind {lsn:?} reached {reached:?}"));
+            }
+            reached
+        } else if random.chance(1, CHECKPOINT_EVERY) {
+            engine.checkpoint().map_err(|error| format!("checkpoint: {error}"))?;
+            lsn
+        } else {
+            continue;
+        };
+        done.durable.push(Durable { end: device.tick(), lsn: reached });
+    }
+    Ok(done)
+}
+
+/// The same operation on keys that begin with the number of a thread.
+fn own(number: u8, operation: Operation) -> Operation {
+    let key = |key: Bytes| Bytes::from([&[number], &key[..]].concat());
+    match operation {
+        Operation::Put { tree, key: at, value } => Operation::Put { tree, key: key(at), value },
+        Operation::PutRun { tree, prefix, first, bytes } => {
+            Operation::PutRun { tree, prefix: key(prefix), first, bytes }
+        }
+        Operation::Delete { tree, key: at } => Operation::Delete { tree, key: key(at) },
+        Operation::Change { tree, key: at, change } => Operation::Change { tree, key: key(at), change },
+        Operation::DeleteRange { tree, range } => {
+            let range = KeyRange::new(range.lower.prepend(&[number]), range.upper.prepend(&[number]));
+            Operation::DeleteRange { tree, range }
+        }
+        Operation::MoveRange { tree, from, to } => {
+            Operation::MoveRange { tree, from: key(from), to: key(to) }
+        }
+        Operation::CloneRange { tree, from, to } => {
+            Operation::CloneRange { tree, from: key(from), to: key(to) }
+        }
+    }
+}
+
+/// Compares the contents of a volume with the last state of a history, and looks at its nodes.
+fn same(engine: &Engine, history: &History) -> Result<(), String> {
+    if contents(engine)? != history.now().digest() {
+        return Err(difference(engine, history.now()));
+    }
+    let problems = engine.check(&mut |_, _| {}).map_err(|error| error.to_string())?.problems;
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}

@@ -1,0 +1,117 @@
+//! A device that several threads use at once, and that remembers when each thing was begun and when it had returned.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pando_device::simulated::{Event, Image, Random};
+use pando_device::{Device, DeviceError, ReadRequest, SimulatedDevice, WriteRequest};
+
+/// A write or a flush takes so many microseconds at most, so that others are under way meanwhile.
+const PAUSE_US_MAX: u64 = 150;
+
+/// One thing that was done, and when.
+#[derive(Clone)]
+pub(super) struct TimedEvent {
+    pub event: Event,
+    pub begin: u64,
+    pub end: u64,
+}
+
+impl TimedEvent {
+    pub fn is_flush(&self) -> bool {
+        self.event == Event::Flush
+    }
+}
+
+/// The device. Moments are counted, not measured: each is behind all those before it, whichever thread asked.
+pub(super) struct TimedDevice {
+    below: SimulatedDevice,
+    moments: AtomicU64,
+    events: Mutex<Vec<TimedEvent>>,
+    random: Mutex<Random>,
+}
+
+impl TimedDevice {
+    pub fn new(image: Image, seed: u64) -> Self {
+        let below = SimulatedDevice::from_image(image);
+        let random = Mutex::new(Random::new(seed));
+        Self { below, moments: AtomicU64::new(0), events: Mutex::default(), random }
+    }
+
+    /// The next moment.
+    pub fn tick(&self) -> u64 {
+        self.moments.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// What was done, in the order in which it was begun.
+    pub fn events(&self) -> Vec<TimedEvent> {
+        let mut events = self.events.lock().expect("nothing panics with it").clone();
+        events.sort_by_key(|event| event.begin);
+        events
+    }
+
+    /// What reads see now.
+    pub fn image(&self) -> Image {
+        self.below.image()
+    }
+
+    /// Does something that takes its time.
+    fn timed(
+        &self,
+        events: Vec<Event>,
+        act: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let begin = self.tick();
+        self.pause();
+        let result = act();
+        self.pause();
+        let end = self.tick();
+        let timed = events.into_iter().map(|event| TimedEvent { event, begin, end });
+        self.events.lock().expect("nothing panics with it").extend(timed);
+        result
+    }
+
+    fn pause(&self) {
+        let us = self.random.lock().expect("nothing panics with it").below(PAUSE_US_MAX);
+        match us {
+            0..20 => {}
+            20..50 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(us)),
+        }
+    }
+}
+
+impl Device for TimedDevice {
+    fn capacity(&self) -> u64 {
+        self.below.capacity()
+    }
+
+    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+        self.below.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+        self.timed(batch.iter().map(Event::from).collect(), || self.below.write(batch))
+    }
+
+    fn write_meanwhile(&self, batch: &[WriteRequest], work: &mut dyn FnMut()) -> Result<(), DeviceError> {
+        self.timed(batch.iter().map(Event::from).collect(), || {
+            let result = self.below.write(batch);
+            work();
+            result
+        })
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.timed(vec![Event::Flush], || Ok(()))
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.timed(vec![Event::Discard { offset, length }], || self.below.discard(offset, length))
+    }
+
+    fn name(&self) -> String {
+        "simulated device of several threads".to_owned()
+    }
+}
