@@ -116,7 +116,9 @@ fn decode_keyed(
                 for _ in 0..count {
                     changes.push(decode_change(reader)?);
                 }
-                Pending::changes(changes)
+                Pending::from_changes(changes).map_err(|place| {
+                    reader.wrong("change", place as u64, "behind a patch that ends before it (FMT-25)")
+                })?
             }
             other => return Err(reader.wrong("kind of a message", other.into(), "1 to 3")),
         };

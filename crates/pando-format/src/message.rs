@@ -66,25 +66,25 @@ pub enum Pending {
     /// No value, whatever was there before.
     Delete,
     /// Changes to a value that has not been seen, oldest first. Never empty. Patches that follow each other rise, and none touches the
-    /// next: so few offsets are written so often, a sum stays as small as the bytes that it says ([`Pending::changes`]).
+    /// next: so few offsets are written so often, a sum stays as small as the bytes that it says ([`Pending::push`]).
     Changes(Vec<Change>),
 }
 
 impl Pending {
-    /// The sum of changes, oldest first, of which there is at least one.
-    pub fn changes(changes: Vec<Change>) -> Self {
-        let in_form = |pair: &[Change]| match (pair[0].patched(), pair[1].patched()) {
+    /// The sum that these changes are, oldest first; else the place of the first that keeps them from being one (FMT-25). To make one of them here
+    /// could take as long as their number times the bytes of the largest.
+    ///
+    /// # Errors
+    /// That place.
+    pub(crate) fn from_changes(changes: Vec<Change>) -> Result<Self, usize> {
+        let apart = |pair: &[Change]| match (pair[0].patched(), pair[1].patched()) {
             (Some(older), Some(newer)) => older.end < newer.start,
             _ => true,
         };
-        if changes.windows(2).all(in_form) {
-            return Self::Changes(changes);
+        match changes.windows(2).position(|pair| !apart(pair)) {
+            None => Ok(Self::Changes(changes)),
+            Some(before) => Err(before + 1),
         }
-        let mut sum = Vec::new();
-        for change in changes {
-            push_change(&mut sum, change);
-        }
-        Self::Changes(sum)
     }
 
     /// Adds a newer sum on top of this one. Returns by how much [`Pending::length`] has changed.

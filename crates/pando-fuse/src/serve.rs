@@ -449,7 +449,9 @@ impl Server {
                     Answer::found(&entry, direct_writes.kept(entry.attributes.inode))
                 }
                 // Nobody would enforce it. To take it would be a lie.
-                Operation::SetXattr { name, .. } if !acls && name.starts_with(b"system.posix_acl_") => {
+                Operation::SetXattr { name, .. } | Operation::RemoveXattr { name }
+                    if !acls && name.starts_with(b"system.posix_acl_") =>
+                {
                     unsupported
                 }
                 Operation::SetXattr { name, value, flags, kill_set_group_id } => {

@@ -89,8 +89,9 @@ impl Volume {
     }
 
     /// True if the headers of the nodes in memory say that a range holds more than `limit` bytes, as they do of most ranges that
-    /// are worth a goto: looking at so many entries would take longer than all the rest of a clone.
-    fn is_surely_larger(&self, tree: Tree, from: &Bytes, limit: usize) -> bool {
+    /// are worth a goto: looking at so many entries would take longer than all the rest of a clone. They count a node that several edges of the range
+    /// lead to once for each, and what has been deleted from a node until it is written; a range that is smaller moves by a goto then.
+    fn looks_larger(&self, tree: Tree, from: &Bytes, limit: usize) -> bool {
         let root = self.root(tree).read();
         self.holds_more((&root, None), &Names::root(), &KeyRange::prefix(from.clone()), limit)
     }
@@ -154,8 +155,8 @@ impl Volume {
     ) -> Result<Option<Plan>> {
         let limit = self.copied_bytes();
         let most = limit.max(blocks_max);
-        let is_large = self.is_surely_larger(tree, from, limit);
-        if is_large && (most == limit || self.is_surely_larger(tree, from, most)) {
+        let is_large = self.looks_larger(tree, from, limit);
+        if is_large && (most == limit || self.looks_larger(tree, from, most)) {
             return Ok(None);
         }
         let longer = to.len().saturating_sub(from.len());

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use pando_device::{BLOCK_SIZE, Buffer, Device, ReadRequest};
 use pando_format::log_batch::{BATCH_HEADER_LENGTH, BatchHeader, decode_payload, open_batch};
-use pando_format::log_record::{BoundPiece, LogRecord, LoggedOperation};
+use pando_format::log_record::{BoundPiece, LogRecord, LoggedOperation, RECORD_LENGTH_MAX};
 use pando_format::{Extent, LogPosition, Region, VolumeId, stored_checksum};
 
 use super::region::Circle;
@@ -29,10 +29,10 @@ use crate::{Error, Lsn, Operation, Result};
 const FIRST_WINDOW_BYTES: u64 = 64 << 10;
 const WINDOW_BYTES_MAX: u64 = 4 << 20;
 
-/// How far behind a hole a witness of damage is looked for.
-const WITNESS_BYTES: u64 = 64 << 20;
-
 const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// How far behind a hole a witness of damage is looked for: as far as the header behind the longest batch.
+const WITNESS_BYTES: u64 = RECORD_LENGTH_MAX as u64 + 2 * BLOCK;
 
 /// Which log to read, and from where: what the superblock says.
 #[derive(Clone)]

@@ -7,7 +7,8 @@ use pando_device::simulated::{CrashPoint, Image, Random, SimulatedDevice};
 use pando_device::{Buffer, Device, WriteRequest};
 use pando_format::log_batch::{BatchHeader, batch_length, encode_batch};
 use pando_format::log_record::{
-    Binding, BoundPiece, EncodedRecord, bound_checksum, decode_record, encode_binding, encode_record_unbound,
+    Binding, BoundPiece, EncodedRecord, RECORD_LENGTH_MAX, bound_checksum, decode_record, encode_binding,
+    encode_record_unbound,
 };
 use pando_format::{Change, Extent, FieldUpdate, KeyRange, LogPosition, Region, Structure};
 
@@ -252,6 +253,21 @@ fn rot_below_what_a_later_batch_calls_durable_is_damage() {
             }
         }
     }
+}
+
+/// The batch that is gone was as long as one can be: the next, which knows that it was durable, is looked for as far away as that.
+#[test]
+fn rot_of_the_longest_batch_is_damage() {
+    let behind = batch_length(RECORD_LENGTH_MAX);
+    let region = Region { length: behind + (1 << 20), ..REGION };
+    let device = SimulatedDevice::new(region.offset + region.length);
+    let sequence = LOG_START.sequence + 1;
+    let next = BatchHeader { sequence, first_lsn: Lsn(2), durable_lsn: Lsn(1), ..first_header() };
+    let pieces = vec![batch_of(next, b"never looked at")];
+    device.write(&[WriteRequest { offset: region.offset + behind, pieces }]).expect("nothing fails here");
+    let log = LogSource { region, ..source(Arc::new(device), 1, FORMATTED) };
+    let Err(Error::Damaged { what }) = Replay::find(log) else { panic!("it was taken for an empty log") };
+    assert!(what.contains("record 1 is missing"), "{what}");
 }
 
 /// Writes the bytes of every put in the data tree to a node of their own, compressed or not, and binds them.

@@ -62,12 +62,18 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
+/// Changes one on top of the other.
+fn sum(changes: Vec<Change>) -> Pending {
+    let mut one_by_one = changes.into_iter().map(|change| Pending::Changes(vec![change]));
+    let first = one_by_one.next().expect("there is at least one");
+    one_by_one.fold(first, |mut sum, change| {
+        sum.push(change);
+        sum
+    })
+}
+
 fn pending() -> impl Strategy<Value = Pending> {
-    prop_oneof![
-        value().prop_map(Pending::Put),
-        Just(Pending::Delete),
-        vec(change(), 1..4).prop_map(Pending::changes),
-    ]
+    prop_oneof![value().prop_map(Pending::Put), Just(Pending::Delete), vec(change(), 1..4).prop_map(sum),]
 }
 
 fn xf() -> impl Strategy<Value = Xf> {

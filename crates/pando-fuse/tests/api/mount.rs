@@ -127,6 +127,7 @@ fn access_control_lists_are_taken_where_the_kernel_checks_them() {
             assert_eq!(rustix::fs::setxattr(&file, name, &list, XattrFlags::empty()), expected, "{checked}");
             let found = rustix::fs::getxattr(&file, name, &mut [0_u8; 100]);
             assert_eq!(found.ok(), checked.then_some(list.len()));
+            assert_eq!(rustix::fs::removexattr(&file, name), expected, "{checked}");
             mounted.unmount();
         }
     });
