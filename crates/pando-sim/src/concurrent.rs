@@ -6,6 +6,8 @@
 //! that the LSNs of the records say: what is found are the contents after a prefix of them, no shorter than what a sync or checkpoint that had
 //! returned covers, no longer than what had been begun. Without a crash the contents are those after all of them.
 //!
+//! The same where the device fails at some moment: who was told of an end before, or hears of one afterwards, was told the truth.
+//!
 //! Each thread has keys of its own, since who changes the same keys at the same time must keep the order himself. Threads come as they
 //! come: a seed says what they do, not in which order, so a failure is not seen again by its seed alone.
 
@@ -48,6 +50,9 @@ pub struct Plan {
     pub points: usize,
     /// States looked at for each of them, besides those in which all is kept, and all is lost.
     pub states: usize,
+    /// One of the device's first so many I/Os fails, and in every other run all writes and flushes behind it; 0 for none. What had been
+    /// called durable must be there all the same.
+    pub fails_within: u64,
 }
 
 /// What was looked at.
@@ -67,6 +72,8 @@ pub struct Report {
     pub checkpoints: u64,
     /// Ranges that moved or were cloned by gotos.
     pub ranges_cloned: u64,
+    /// Runs in which the device failed, and no thread came to its end.
+    pub failed: u64,
 }
 
 impl Report {
@@ -79,6 +86,7 @@ impl Report {
         self.bound_runs += other.bound_runs;
         self.checkpoints += other.checkpoints;
         self.ranges_cloned += other.ranges_cloned;
+        self.failed += other.failed;
     }
 }
 
@@ -92,6 +100,7 @@ pub fn run(seed: u64, plan: &Plan) -> Result<Report, String> {
     let mut report = Report {
         checkpoints: recording.checkpoints,
         ranges_cloned: recording.ranges_cloned,
+        failed: u64::from(recording.failed),
         ..Report::default()
     };
     for _ in 0..plan.points {
@@ -114,7 +123,7 @@ struct Durable {
     lsn: Lsn,
 }
 
-/// What one thread did.
+/// What one thread did, up to the first error.
 #[derive(Default)]
 struct Done {
     applied: Vec<Applied>,
@@ -134,6 +143,8 @@ struct Recording {
     end: u64,
     checkpoints: u64,
     ranges_cloned: u64,
+    /// The device failed.
+    failed: bool,
 }
 
 impl Recording {
@@ -150,6 +161,9 @@ impl Recording {
             ..Options::default()
         };
         let engine = Engine::open(device.clone(), options).map_err(|error| format!("open: {error}"))?;
+        if plan.fails_within > 0 {
+            device.fail_within(plan.fails_within, seed.is_multiple_of(2));
+        }
         let failed = AtomicBool::new(false);
         let mut done = Done::default();
         std::thread::scope(|scope| {
@@ -157,11 +171,16 @@ impl Recording {
                 .map(|number| {
                     let (engine, device, failed) = (&engine, &device, &failed);
                     scope.spawn(move || {
-                        let done = work(seed, number, plan, engine, device, failed);
-                        if done.is_err() {
+                        let mut done = Done::default();
+                        let result = work(seed, number, plan, engine, device, failed, &mut done);
+                        if let Err(what) = result {
                             failed.store(true, Ordering::Relaxed);
+                            // After that an error is what everybody is to hear.
+                            if device.failed_count() == 0 {
+                                return Err(format!("thread {number}: {what}"));
+                            }
                         }
-                        done.map_err(|what| format!("thread {number}: {what}"))
+                        Ok(done)
                     })
                 })
                 .collect();
@@ -179,13 +198,20 @@ impl Recording {
         let mut history = History::new();
         done.applied.iter().for_each(|record| history.push(&record.operations));
         let stats = engine.stats();
-        same(&engine, &history).map_err(|what| format!("before it was closed: {what}"))?;
-        engine.close().map_err(|error| format!("close: {error}"))?;
+        let failed = device.failed_count() > 0;
+        if !failed {
+            same(&engine, &history).map_err(|what| format!("before it was closed: {what}"))?;
+        }
+        let closed = engine.close();
         drop(engine);
         let up_to = |lsn| done.applied.partition_point(|record| record.lsn <= lsn);
         let mut durable: Vec<_> = done.durable.iter().map(|mark| (mark.end, up_to(mark.lsn))).collect();
         let end = device.tick();
-        durable.push((end, history.length()));
+        match closed {
+            Ok(()) => durable.push((end, history.length())),
+            Err(error) if device.failed_count() == 0 => return Err(format!("close: {error}")),
+            Err(_) => {}
+        }
         let recording = Self {
             base,
             events: device.events(),
@@ -195,7 +221,11 @@ impl Recording {
             end,
             checkpoints: stats.checkpoints,
             ranges_cloned: stats.ranges_cloned,
+            failed,
         };
+        if device.failed_count() > 0 {
+            return Ok(recording);
+        }
         let closed = Arc::new(SimulatedDevice::from_image(device.image()));
         let engine = Engine::open(closed, self::options()).map_err(|error| error.to_string())?;
         same(&engine, &recording.history).map_err(|what| format!("after it was closed: {what}"))?;
@@ -217,14 +247,17 @@ impl Recording {
         report: &mut Report,
     ) -> Result<(), String> {
         let begun: Vec<_> = self.events.iter().filter(|event| event.begin <= moment).collect();
-        let flushed = begun.iter().filter(|event| event.is_flush() && event.end <= moment);
+        let flushed = begun.iter().filter(|event| event.has_flushed(moment));
         let flushes: Vec<(u64, u64)> = flushed.map(|flush| (flush.begin, flush.end)).collect();
         let covered = flushes.iter().map(|(begin, _)| *begin).max().unwrap_or(0);
         let last_flush_end = flushes.iter().map(|(_, end)| *end).max().unwrap_or(0);
         let is_change = |event: &&&TimedEvent| !event.is_flush();
         let mut point = CrashPoint::start(self.base.clone());
         for event in begun.iter().filter(is_change).filter(|event| event.end < covered) {
-            point.push(&event.event);
+            // What has failed is durable or not; what came later in its place lies upon it.
+            if !event.failed || random.chance(1, 2) {
+                point.push(&event.event);
+            }
         }
         point.push(&pando_device::simulated::Event::Flush);
         for event in begun.iter().filter(is_change).filter(|event| event.end >= covered) {
@@ -266,9 +299,9 @@ fn work(
     engine: &Engine,
     device: &TimedDevice,
     failed: &AtomicBool,
-) -> Result<Done, String> {
+    done: &mut Done,
+) -> Result<(), String> {
     let mut random = Random::new(seed ^ (u64::from(number) + 1).rotate_right(8));
-    let mut done = Done::default();
     while done.applied.len() < plan.records && !failed.load(Ordering::Relaxed) {
         let operations: Vec<_> = (0..=random.below(RECORD_LENGTH_MAX))
             .map(|_| own(number, workload::operation(&mut random)))
@@ -293,7 +326,7 @@ fn work(
         };
         done.durable.push(Durable { end: device.tick(), lsn: reached });
     }
-    Ok(done)
+    Ok(())
 }
 
 /// The same operation on keys that begin with the number of a thread.

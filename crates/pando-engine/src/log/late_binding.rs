@@ -191,7 +191,8 @@ impl Volume {
 
     /// The leaf that a block of a run belongs to, and how much of the run from there on does.
     fn leaf_of_block<'a>(&self, run: &'a Run<'a>, block: usize) -> Option<(NodeRef, Stretch<'a>)> {
-        let root = self.root(run.tree).read().clone();
+        // Held on the way down: below a new root this one lifts off what its keys share, and they are not found by their whole length.
+        let root = self.root(run.tree).read();
         self.leaf_of(&root, Stretch { run, first: block, end: run.places.len(), lifted: 0 })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pando_device::simulated::{Event, Image, Random};
+use pando_device::simulated::{Event, Fault, Image, Random};
 use pando_device::{Device, DeviceError, ReadRequest, SimulatedDevice, WriteRequest};
 
 /// A write or a flush takes so many microseconds at most, so that others are under way meanwhile.
@@ -16,11 +16,18 @@ pub(super) struct TimedEvent {
     pub event: Event,
     pub begin: u64,
     pub end: u64,
+    /// It has failed, and may have been done all the same.
+    pub failed: bool,
 }
 
 impl TimedEvent {
     pub fn is_flush(&self) -> bool {
         self.event == Event::Flush
+    }
+
+    /// A flush that kept its promise by then.
+    pub fn has_flushed(&self, moment: u64) -> bool {
+        self.is_flush() && !self.failed && self.end <= moment
     }
 }
 
@@ -51,6 +58,17 @@ impl TimedDevice {
         events
     }
 
+    /// Lets one of the next so many I/Os fail, or all writes and flushes from there on.
+    pub fn fail_within(&self, count: u64, for_good: bool) {
+        let number = self.below.io_count() + self.random.lock().expect("nothing panics with it").below(count);
+        self.below.set_fault(if for_good { Fault::WritesFrom(number) } else { Fault::At(number) });
+    }
+
+    /// How many I/Os have failed.
+    pub fn failed_count(&self) -> u64 {
+        self.below.failed_count()
+    }
+
     /// What reads see now.
     pub fn image(&self) -> Image {
         self.below.image()
@@ -66,8 +84,8 @@ impl TimedDevice {
         self.pause();
         let result = act();
         self.pause();
-        let end = self.tick();
-        let timed = events.into_iter().map(|event| TimedEvent { event, begin, end });
+        let (end, failed) = (self.tick(), result.is_err());
+        let timed = events.into_iter().map(|event| TimedEvent { event, begin, end, failed });
         self.events.lock().expect("nothing panics with it").extend(timed);
         result
     }
@@ -104,7 +122,7 @@ impl Device for TimedDevice {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.timed(vec![Event::Flush], || Ok(()))
+        self.timed(vec![Event::Flush], || self.below.flush())
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {

@@ -28,6 +28,7 @@ fn every_crash_among_threads_leaves_a_prefix() {
         records: 300,
         points: 40,
         states: 3,
+        fails_within: 0,
     };
     let report = check(&plan, 4);
     if std::env::var_os("PANDO_SEED").is_some() {
@@ -46,11 +47,38 @@ fn every_crash_among_threads_leaves_a_prefix_in_larger_nodes() {
         log_bytes: Some(4 << 20),
         ..format_options()
     };
-    let plan = Plan { format, cache_bytes: 4 << 20, threads: 3, records: 500, points: 30, states: 3 };
+    let plan = Plan {
+        format,
+        cache_bytes: 4 << 20,
+        threads: 3,
+        records: 500,
+        points: 30,
+        states: 3,
+        fails_within: 0,
+    };
     let report = check(&plan, 2);
     if std::env::var_os("PANDO_SEED").is_some() {
         return;
     }
     assert!(report.checkpoints > 5 && report.bound_runs > 5);
     assert!(report.overlapping > 5 && report.passed_by > 10 && report.between > 10);
+}
+
+/// A device that fails once, or from some moment on.
+#[test]
+fn a_device_that_fails_among_threads_leaves_what_was_called_durable() {
+    let plan = Plan {
+        format: format_options(),
+        cache_bytes: 1 << 20,
+        threads: 4,
+        records: 300,
+        points: 8,
+        states: 2,
+        fails_within: 1500,
+    };
+    let report = check(&plan, 16);
+    if std::env::var_os("PANDO_SEED").is_some() {
+        return;
+    }
+    assert!(report.failed > 8 && report.between > 10);
 }
