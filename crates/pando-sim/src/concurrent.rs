@@ -8,6 +8,8 @@
 //!
 //! The same where the device fails at some moment: who was told of an end before, or hears of one afterwards, was told the truth.
 //!
+//! Meanwhile each thread finds what it has made of its keys, whatever the others and the background do.
+//!
 //! Each thread has keys of its own, since who changes the same keys at the same time must keep the order himself. Threads come as they
 //! come: a seed says what they do, not in which order, so a failure is not seen again by its seed alone.
 
@@ -20,18 +22,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use pando_device::SimulatedDevice;
 use pando_device::simulated::{CrashPoint, Random};
-use pando_engine::{Background, Engine, FormatOptions, KeyRange, Lsn, Operation, Options};
+use pando_engine::{Background, Engine, FormatOptions, KeyRange, Lsn, Operation, Options, Tree};
 
 use self::device::{TimedDevice, TimedEvent};
-use crate::model::History;
+use crate::model::{History, Map};
 use crate::recovery::{Bounds, recover, without_panic};
-use crate::runner::{CAPACITY, apply, contents, difference, options};
+use crate::runner::{CAPACITY, apply, contents, difference, options, scan, waiting};
 use crate::workload;
 
 /// A thread makes what it has done durable once in so many records.
 const SYNC_EVERY: u64 = 12;
 /// A thread asks for a checkpoint once in so many records, besides those that come by themselves.
 const CHECKPOINT_EVERY: u64 = 150;
+/// It asks for one of its keys once in so many records, and for all of them.
+const GET_EVERY: u64 = 2;
+const SCAN_EVERY: u64 = 40;
 /// Operations in a record, at most.
 const RECORD_LENGTH_MAX: u64 = 6;
 
@@ -302,6 +307,7 @@ fn work(
     done: &mut Done,
 ) -> Result<(), String> {
     let mut random = Random::new(seed ^ (u64::from(number) + 1).rotate_right(8));
+    let mut map = Map::default();
     while done.applied.len() < plan.records && !failed.load(Ordering::Relaxed) {
         let operations: Vec<_> = (0..=random.below(RECORD_LENGTH_MAX))
             .map(|_| own(number, workload::operation(&mut random)))
@@ -311,7 +317,9 @@ fn work(
         }
         let begin = device.tick();
         let lsn = apply(engine, &operations).map_err(|error| format!("apply: {error}"))?;
+        map.apply(&operations);
         done.applied.push(Applied { lsn, begin, operations });
+        look(number, engine, &map, &mut random)?;
         let reached = if random.chance(1, SYNC_EVERY) {
             let reached = engine.sync().map_err(|error| format!("sync: {error}"))?;
             if reached < lsn {
@@ -329,9 +337,35 @@ fn work(
     Ok(())
 }
 
+/// Nobody else changes these keys: what is found is what this thread has made of them, whatever else goes on.
+fn look(number: u8, engine: &Engine, map: &Map, random: &mut Random) -> Result<(), String> {
+    let tree = Tree::ALL[random.below(2) as usize];
+    if random.chance(1, GET_EVERY) {
+        let key = own_key(number, &workload::present_key(random));
+        let found = waiting(engine, || engine.get(tree, &key)).map_err(|error| format!("get: {error}"))?;
+        if found.as_ref() != map.get(tree, &key) {
+            return Err(format!("get {tree:?} {key:?} gave {}", found.map_or(0, |value| value.len())));
+        }
+    }
+    if random.chance(1, SCAN_EVERY) {
+        let range = KeyRange::prefix(vec![number]);
+        let found = scan(engine, tree, &range, 100)?.map_err(|error| format!("scan: {error}"))?;
+        let expected = map.range(tree, &range);
+        if !found.iter().map(|(key, value)| (key, value)).eq(expected) {
+            return Err(format!("a scan of {tree:?} gave {} keys that are not its own", found.len()));
+        }
+    }
+    Ok(())
+}
+
+/// A key that begins with the number of a thread.
+fn own_key(number: u8, key: &[u8]) -> Bytes {
+    [&[number], key].concat().into()
+}
+
 /// The same operation on keys that begin with the number of a thread.
 fn own(number: u8, operation: Operation) -> Operation {
-    let key = |key: Bytes| Bytes::from([&[number], &key[..]].concat());
+    let key = |key: Bytes| own_key(number, &key);
     match operation {
         Operation::Put { tree, key: at, value } => Operation::Put { tree, key: key(at), value },
         Operation::PutRun { tree, prefix, first, bytes } => {

@@ -385,7 +385,7 @@ pub fn batch(operations: &[Operation]) -> Batch {
 }
 
 /// Everything in a range, read in pieces. The outer error is a scan that breaks its own rules.
-fn scan(
+pub fn scan(
     engine: &Engine,
     tree: Tree,
     range: &KeyRange,

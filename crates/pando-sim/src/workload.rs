@@ -300,7 +300,7 @@ fn key(random: &mut Random) -> Bytes {
 }
 
 /// A key that is likelier to be there: a short one, or a block of a run.
-fn present_key(random: &mut Random) -> Bytes {
+pub fn present_key(random: &mut Random) -> Bytes {
     let mut key = Vec::from(key(random));
     if random.chance(1, 4) {
         key.extend(random.below(16).to_be_bytes());
