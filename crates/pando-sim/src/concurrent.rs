@@ -13,7 +13,7 @@
 //! Each thread has keys of its own, since who changes the same keys at the same time must keep the order himself. Threads come as they
 //! come: a seed says what they do, not in which order, so a failure is not seen again by its seed alone.
 
-mod device;
+pub mod device;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,10 +21,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pando_device::SimulatedDevice;
-use pando_device::simulated::{CrashPoint, Random};
+use pando_device::simulated::{Image, Random};
 use pando_engine::{Background, Engine, FormatOptions, KeyRange, Lsn, Operation, Options, Tree};
 
-use self::device::{TimedDevice, TimedEvent};
+use self::device::{Cut, TimedDevice, TimedEvent, some_choices};
 use crate::model::{History, Map};
 use crate::recovery::{Bounds, recover, without_panic};
 use crate::runner::{CAPACITY, apply, contents, difference, options, scan, waiting};
@@ -137,7 +137,7 @@ struct Done {
 
 /// A run, with what it did to the device and when.
 struct Recording {
-    base: pando_device::simulated::Image,
+    base: Image,
     events: Vec<TimedEvent>,
     /// The records in the order of their LSNs, and when each was begun.
     history: History,
@@ -251,40 +251,11 @@ impl Recording {
         random: &mut Random,
         report: &mut Report,
     ) -> Result<(), String> {
-        let begun: Vec<_> = self.events.iter().filter(|event| event.begin <= moment).collect();
-        let flushed = begun.iter().filter(|event| event.has_flushed(moment));
-        let flushes: Vec<(u64, u64)> = flushed.map(|flush| (flush.begin, flush.end)).collect();
-        let covered = flushes.iter().map(|(begin, _)| *begin).max().unwrap_or(0);
-        let last_flush_end = flushes.iter().map(|(_, end)| *end).max().unwrap_or(0);
-        let is_change = |event: &&&TimedEvent| !event.is_flush();
-        let mut point = CrashPoint::start(self.base.clone());
-        for event in begun.iter().filter(is_change).filter(|event| event.end < covered) {
-            // What has failed is durable or not; what came later in its place lies upon it.
-            if !event.failed || random.chance(1, 2) {
-                point.push(&event.event);
-            }
-        }
-        point.push(&pando_device::simulated::Event::Flush);
-        for event in begun.iter().filter(is_change).filter(|event| event.end >= covered) {
-            point.push(&event.event);
-            report.passed_by += u64::from(event.begin < last_flush_end);
-        }
-        let under_way = begun.iter().filter(|event| event.end > moment).count();
+        let Cut { point, under_way, passed_by } = Cut::at(moment, &self.base, &self.events, random);
+        report.passed_by += passed_by;
         report.overlapping += u64::from(under_way > 1);
         let bounds = self.bounds(moment);
-        let mut choices = point.subsets(random.bits());
-        // Behind these two are those that lose or keep some.
-        let mut chosen: Vec<_> = choices.drain(..choices.len().min(2)).collect();
-        for _ in 0..plan.states.min(choices.len()) {
-            chosen.push(choices.swap_remove(random.below(choices.len() as u64) as usize));
-        }
-        if let Some(last) = point.unflushed().len().checked_sub(1) {
-            let mut tears = point.tears(last, random.bits());
-            if !tears.is_empty() {
-                chosen.push(tears.swap_remove(random.below(tears.len() as u64) as usize));
-            }
-        }
-        for choice in chosen {
+        for choice in some_choices(&point, plan.states, random) {
             let recovered = recover(&point.image(&choice), &self.history, bounds).map_err(|what| {
                 format!("crash at {moment} of {}, {under_way} under way; {choice}: {what}", self.end)
             })?;

@@ -5,6 +5,7 @@ mod basic;
 mod check;
 mod clones;
 mod common;
+mod concurrent;
 mod damage;
 mod differences;
 mod fixtures;

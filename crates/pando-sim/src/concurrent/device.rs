@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pando_device::simulated::{Event, Fault, Image, Random};
+use pando_device::simulated::{Choice, CrashPoint, Event, Fault, Image, Random};
 use pando_device::{Device, DeviceError, ReadRequest, SimulatedDevice, WriteRequest};
 
 /// A write or a flush takes so many microseconds at most, so that others are under way meanwhile.
@@ -12,27 +12,82 @@ const PAUSE_US_MAX: u64 = 150;
 
 /// One thing that was done, and when.
 #[derive(Clone)]
-pub(super) struct TimedEvent {
+pub struct TimedEvent {
+    /// What it was.
     pub event: Event,
+    /// When it was asked for.
     pub begin: u64,
+    /// When it had returned.
     pub end: u64,
     /// It has failed, and may have been done all the same.
     pub failed: bool,
 }
 
 impl TimedEvent {
-    pub fn is_flush(&self) -> bool {
+    fn is_flush(&self) -> bool {
         self.event == Event::Flush
     }
 
     /// A flush that kept its promise by then.
-    pub fn has_flushed(&self, moment: u64) -> bool {
+    fn has_flushed(&self, moment: u64) -> bool {
         self.is_flush() && !self.failed && self.end <= moment
     }
 }
 
+/// A moment at which the power is cut.
+pub struct Cut {
+    /// What is durable, and what may be lost.
+    pub point: CrashPoint,
+    /// Writes and flushes that had not returned.
+    pub under_way: usize,
+    /// Writes that were there when the last flush ended, and are not durable by it.
+    pub passed_by: u64,
+}
+
+impl Cut {
+    /// Cuts it at a moment of what was done, in the order in which it was begun, to a device that held `base`.
+    pub fn at(moment: u64, base: &Image, events: &[TimedEvent], random: &mut Random) -> Self {
+        let begun: Vec<_> = events.iter().filter(|event| event.begin <= moment).collect();
+        let flushes: Vec<_> = begun.iter().filter(|event| event.has_flushed(moment)).collect();
+        let covered = flushes.iter().map(|flush| flush.begin).max().unwrap_or(0);
+        let last_flush_end = flushes.iter().map(|flush| flush.end).max().unwrap_or(0);
+        let changes = || begun.iter().filter(|event| !event.is_flush());
+        let mut point = CrashPoint::start(base.clone());
+        for event in changes().filter(|event| event.end < covered) {
+            // What has failed is durable or not; what came later in its place lies upon it.
+            if !event.failed || random.chance(1, 2) {
+                point.push(&event.event);
+            }
+        }
+        point.push(&Event::Flush);
+        let mut passed_by = 0;
+        for event in changes().filter(|event| event.end >= covered) {
+            point.push(&event.event);
+            passed_by += u64::from(event.begin < last_flush_end);
+        }
+        let under_way = begun.iter().filter(|event| event.end > moment).count();
+        Self { point, under_way, passed_by }
+    }
+}
+
+/// All kept, all lost, `count` others of those that [`CrashPoint::subsets`] has, and one in which the last write is torn.
+pub fn some_choices(point: &CrashPoint, count: usize, random: &mut Random) -> Vec<Choice> {
+    let mut choices = point.subsets(random.bits());
+    let mut chosen: Vec<_> = choices.drain(..choices.len().min(2)).collect();
+    for _ in 0..count.min(choices.len()) {
+        chosen.push(choices.swap_remove(random.below(choices.len() as u64) as usize));
+    }
+    if let Some(last) = point.unflushed().len().checked_sub(1) {
+        let mut tears = point.tears(last, random.bits());
+        if !tears.is_empty() {
+            chosen.push(tears.swap_remove(random.below(tears.len() as u64) as usize));
+        }
+    }
+    chosen
+}
+
 /// The device. Moments are counted, not measured: each is behind all those before it, whichever thread asked.
-pub(super) struct TimedDevice {
+pub struct TimedDevice {
     below: SimulatedDevice,
     moments: AtomicU64,
     events: Mutex<Vec<TimedEvent>>,
@@ -40,6 +95,7 @@ pub(super) struct TimedDevice {
 }
 
 impl TimedDevice {
+    /// A device after a restart.
     pub fn new(image: Image, seed: u64) -> Self {
         let below = SimulatedDevice::from_image(image);
         let random = Mutex::new(Random::new(seed));
