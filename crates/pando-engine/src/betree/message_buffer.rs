@@ -264,6 +264,11 @@ impl MessageBuffer {
         keyed.max(range).max(self.goto_of(key).map(|goto| goto.msn))
     }
 
+    /// True if it has a keyed sum for a key with this MSN.
+    pub(crate) fn has(&self, key: &[u8], msn: Msn) -> bool {
+        self.keyed.get(key).is_some_and(|(own, _)| *own == msn)
+    }
+
     /// The newest MSN of what it says of the keys in a range; `None` if it passes all of them.
     pub(crate) fn newest_in(&self, range: &KeyRange) -> Option<Msn> {
         let keyed = self.keyed_in(range).map(|(key, _)| self.keyed[key].0).max();

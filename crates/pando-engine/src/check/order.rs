@@ -8,6 +8,8 @@
 //! * Entries of leaves have no MSN, and that of a basement node says nothing about a key: a message that goes straight to a leaf
 //!   ([`crate::betree::straight`]) passes older ones for its neighbours. But a goto is newer than all there is at and below its target, applied or
 //!   waiting, since nothing has changed that since (BT-5). So ways through gotos need not be followed further.
+//! * Of one operation, which all have one MSN, keyed sums may wait above its range deletes: a range that moves or is cloned by copy comes without the maintenance
+//!   token, and what deletes the old keys there may be brought down before the new ones are in.
 //! * In one buffer no keyed sum is older than the range delete or goto that it lies in (BUF-3).
 //! * Nothing is newer than the last record.
 //!
@@ -135,7 +137,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Looks for a message that is not older than `msn` at a node and below it.
+    /// Looks for a message at a node and below it that is not older than `msn`, or for a key, unless it is keyed itself, newer.
     fn newer_at(&mut self, look: Look, msn: Msn) -> Result<Option<(NodeId, Msn)>> {
         let mut looks = vec![look];
         while let Some(Look { id, own, span }) = looks.pop() {
@@ -149,9 +151,11 @@ impl Check<'_> {
                 Span::Key(key) => {
                     let index = interior.index_of(&key);
                     let child = &interior.children[index];
-                    let found = child.buffer.get().and_then(|buffer| buffer.newest_for(&key));
+                    let buffer = child.buffer.get();
+                    let found = buffer.and_then(|buffer| buffer.newest_for(&key));
+                    let is_keyed = buffer.is_some_and(|buffer| buffer.has(&key, msn));
                     match found {
-                        Some(found) if found >= msn => return Ok(Some((id, found))),
+                        Some(found) if found > msn || is_keyed => return Ok(Some((id, found))),
                         // That one is compared with what is below it.
                         Some(_) => {}
                         None => looks.extend(child.translate(&key).map(|key| Look {

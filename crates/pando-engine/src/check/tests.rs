@@ -118,6 +118,26 @@ fn a_message_above_a_newer_one_for_its_key_is_found() {
     expect_problem(&engine, "BT-1: a message of MSN");
 }
 
+/// Where a range moves by copy, what deletes the old keys there may be further down than the new ones.
+#[test]
+fn a_message_above_the_range_delete_of_its_operation_is_in_order() {
+    let engine = tree();
+    let (index, key) = waiting_below(&engine);
+    let newest = Msn { lsn: engine.stats().last_lsn, sub: 0 };
+    let root = root(&engine);
+    root.state.write().interior_mut().children[index].push(key.clone(), newest, Pending::Delete);
+    let below = loaded(&engine, root.state.read().interior().children[index].id);
+    let strip = root.state.read().interior().children[index].strip as usize;
+    let local = key.slice(strip..);
+    let edge = below.state.read().interior().index_of(&local);
+    below.state.write().interior_mut().children[edge].push_range(KeyRange::prefix(local.clone()), newest);
+    let problems = check(&engine).problems;
+    assert!(!problems.iter().any(|what| what.contains("BT-1")), "{problems:?}");
+    let value = Pending::Put(Bytes::from_static(b"of another operation"));
+    below.state.write().interior_mut().children[edge].push(local, newest, value);
+    expect_problem(&engine, "BT-1: a message of MSN");
+}
+
 #[test]
 fn a_range_delete_above_a_newer_message_for_one_of_its_keys_is_found() {
     let engine = tree();
