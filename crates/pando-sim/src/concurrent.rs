@@ -22,7 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pando_device::SimulatedDevice;
 use pando_device::simulated::{Image, Random};
-use pando_engine::{Background, Engine, FormatOptions, KeyRange, Lsn, Operation, Options, Tree};
+use pando_engine::{Background, Engine, Error, FormatOptions, KeyRange, Lsn, Operation, Options, Tree};
 
 use self::device::{Cut, TimedDevice, TimedEvent, some_choices};
 use crate::model::{History, Map};
@@ -67,7 +67,7 @@ pub struct Report {
     pub states: u64,
     /// Moments at which more than one write, or a write and a flush, were under way.
     pub overlapping: u64,
-    /// Moments at which a flush had not covered a write that was there when it ended.
+    /// Writes that were there when the last flush before a moment had ended, and not covered by it.
     pub passed_by: u64,
     /// States found that were neither the least nor the most that was allowed.
     pub between: u64,
@@ -77,7 +77,7 @@ pub struct Report {
     pub checkpoints: u64,
     /// Ranges that moved or were cloned by gotos.
     pub ranges_cloned: u64,
-    /// Runs in which the device failed, and no thread came to its end.
+    /// Runs in which the device failed.
     pub failed: u64,
 }
 
@@ -178,12 +178,16 @@ impl Recording {
                     scope.spawn(move || {
                         let mut done = Done::default();
                         let result = work(seed, number, plan, engine, device, failed, &mut done);
-                        if let Err(what) = result {
+                        if result.is_err() {
                             failed.store(true, Ordering::Relaxed);
-                            // After that an error is what everybody is to hear.
-                            if device.failed_count() == 0 {
-                                return Err(format!("thread {number}: {what}"));
+                        }
+                        match result {
+                            Err(Stop::Wrong(what)) => return Err(format!("thread {number}: {what}")),
+                            // After a failure of the device that is what everybody is to hear.
+                            Err(Stop::Refused(error)) if device.failed_count() == 0 => {
+                                return Err(format!("thread {number}: {error}"));
                             }
+                            Err(Stop::Refused(_)) | Ok(()) => {}
                         }
                         Ok(done)
                     })
@@ -267,6 +271,20 @@ impl Recording {
     }
 }
 
+/// Why a thread does not go on.
+enum Stop {
+    /// The engine has answered with an error.
+    Refused(Error),
+    /// What it has answered is not so, whether the device fails or not.
+    Wrong(String),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
 /// Changes keys that begin with the number of the thread.
 fn work(
     seed: u64,
@@ -276,7 +294,7 @@ fn work(
     device: &TimedDevice,
     failed: &AtomicBool,
     done: &mut Done,
-) -> Result<(), String> {
+) -> Result<(), Stop> {
     let mut random = Random::new(seed ^ (u64::from(number) + 1).rotate_right(8));
     let mut map = Map::default();
     while done.applied.len() < plan.records && !failed.load(Ordering::Relaxed) {
@@ -287,18 +305,18 @@ fn work(
             continue;
         }
         let begin = device.tick();
-        let lsn = apply(engine, &operations).map_err(|error| format!("apply: {error}"))?;
+        let lsn = apply(engine, &operations)?;
         map.apply(&operations);
         done.applied.push(Applied { lsn, begin, operations });
         look(number, engine, &map, &mut random)?;
         let reached = if random.chance(1, SYNC_EVERY) {
-            let reached = engine.sync().map_err(|error| format!("sync: {error}"))?;
+            let reached = engine.sync()?;
             if reached < lsn {
-                return Err(format!("a sync behind {lsn:?} reached {reached:?}"));
+                return Err(Stop::Wrong(format!("a sync behind {lsn:?} reached {reached:?}")));
             }
             reached
         } else if random.chance(1, CHECKPOINT_EVERY) {
-            engine.checkpoint().map_err(|error| format!("checkpoint: {error}"))?;
+            engine.checkpoint()?;
             lsn
         } else {
             continue;
@@ -309,21 +327,27 @@ fn work(
 }
 
 /// Nobody else changes these keys: what is found is what this thread has made of them, whatever else goes on.
-fn look(number: u8, engine: &Engine, map: &Map, random: &mut Random) -> Result<(), String> {
+fn look(number: u8, engine: &Engine, map: &Map, random: &mut Random) -> Result<(), Stop> {
     let tree = Tree::ALL[random.below(2) as usize];
     if random.chance(1, GET_EVERY) {
         let key = own_key(number, &workload::present_key(random));
-        let found = waiting(engine, || engine.get(tree, &key)).map_err(|error| format!("get: {error}"))?;
+        let found = waiting(engine, || engine.get(tree, &key))?;
         if found.as_ref() != map.get(tree, &key) {
-            return Err(format!("get {tree:?} {key:?} gave {}", found.map_or(0, |value| value.len())));
+            return Err(Stop::Wrong(format!(
+                "get {tree:?} {key:?} gave {}",
+                found.map_or(0, |value| value.len())
+            )));
         }
     }
     if random.chance(1, SCAN_EVERY) {
         let range = KeyRange::prefix(vec![number]);
-        let found = scan(engine, tree, &range, 100)?.map_err(|error| format!("scan: {error}"))?;
+        let found = scan(engine, tree, &range, 100).map_err(Stop::Wrong)??;
         let expected = map.range(tree, &range);
         if !found.iter().map(|(key, value)| (key, value)).eq(expected) {
-            return Err(format!("a scan of {tree:?} gave {} keys that are not its own", found.len()));
+            return Err(Stop::Wrong(format!(
+                "a scan of {tree:?} gave {} keys that are not its own",
+                found.len()
+            )));
         }
     }
     Ok(())
