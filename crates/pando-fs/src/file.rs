@@ -111,7 +111,6 @@ impl FileSystem {
         check_regular(&inode)?;
         let epoch = self.for_change()?;
         let mut state = inode.write()?;
-        let offset = if mode.append { state.record.size } else { offset };
         check_size(offset.checked_add(bytes.len() as u64))?;
         if bytes.is_empty() {
             return Ok(());

@@ -131,8 +131,6 @@ pub struct SetAttributes {
 /// How a write is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteMode {
-    /// At the end of the file, whatever the offset says.
-    pub append: bool,
     /// Takes set-id bits off as a write by an unprivileged user does.
     pub kill_set_id: bool,
     /// Leaves the time of modification as it is: the kernel has collected the write, and tells when it was made. The time of change is that of the
@@ -142,9 +140,7 @@ pub struct WriteMode {
 
 impl WriteMode {
     /// As root writes.
-    pub const PLAIN: Self = Self { append: false, kill_set_id: false, keep_modified: false };
-    /// At the end of the file.
-    pub const APPEND: Self = Self { append: true, ..Self::PLAIN };
+    pub const PLAIN: Self = Self { kill_set_id: false, keep_modified: false };
     /// As an unprivileged user writes.
     pub const KILLING_SET_ID: Self = Self { kill_set_id: true, ..Self::PLAIN };
 }

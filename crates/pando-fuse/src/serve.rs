@@ -335,7 +335,7 @@ impl Server {
         let Write { offset, data, collected, direct, kill_set_id, durable } = write;
         let inode = InodeNumber(header.node);
         let keep_modified = collected && self.agreement.writeback;
-        let mode = WriteMode { append: false, kill_set_id, keep_modified };
+        let mode = WriteMode { kill_set_id, keep_modified };
         // What the kernel has collected makes no file larger than it knows.
         let growth = (!collected).then(|| self.may_grow(header, &mut reply)).flatten();
         let (kernel, forgetter) = (self.kernel.clone(), self.forgetter.clone());

@@ -329,7 +329,7 @@ fn scribble(volume: &Volume, random: &mut Random, steps: usize) {
             5 => waiting(fs, |fs| fs.unlink(from, from_name)),
             6 => waiting(fs, |fs| fs.link(file, to, name)).map(drop),
             7 => waiting(fs, |fs| fs.clone_tree(caller, &[], file, to, name)),
-            8 => waiting(fs, |fs| fs.write(file, 0, "text".into(), WriteMode::APPEND)),
+            8 => volume.append(file, &"text".into()),
             9 => {
                 let mode = RenameMode::Exchange;
                 waiting(fs, |fs| fs.rename(from, from_name, to, name, mode)).map(drop)

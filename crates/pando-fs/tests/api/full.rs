@@ -1,16 +1,14 @@
 //! What a full volume still does.
 
-use bytes::Bytes;
 use pando_engine::FormatOptions;
-use pando_fs::operations::{AllocateMode, Operations, ROOT, WriteMode, XattrMode, changing, changing_bytes};
+use pando_fs::operations::{AllocateMode, Operations, ROOT, XattrMode, changing};
 use pando_fs::{Error, InodeNumber, Result};
 
 use crate::common::Volume;
 
 /// Writes so many bytes to the end of the file.
 fn append(volume: &Volume, file: InodeNumber, length: usize) -> Result<()> {
-    let contents = Bytes::from(vec![7; length]);
-    changing_bytes(&*volume.fs, length as u64, |fs| fs.write(file, 0, contents.clone(), WriteMode::APPEND))
+    volume.append(file, &vec![7; length].into())
 }
 
 /// Appends to the file until not even a byte goes in.

@@ -5,12 +5,11 @@ use std::io::Write;
 use bytes::Bytes;
 use pando_engine::{Background, Batch, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 use pando_fs::operations::{
-    FileType, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, XattrMode, changing, changing_bytes,
-    waiting,
+    FileType, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, XattrMode, changing, waiting,
 };
 use pando_fs::schema::key;
 use pando_fs::send::TransferError;
-use pando_fs::{Error, FileSystem, InodeNumber, Result, SnapshotFiles};
+use pando_fs::{Error, InodeNumber, Result, SnapshotFiles};
 
 use crate::common::{Volume, small_nodes};
 
@@ -288,11 +287,7 @@ fn more_is_parked_in_the_way_than_one_record_takes() {
 fn many_are_parked_on_a_full_volume_and_it_goes_on() {
     let threads = Options { background: Background::Threads, ..Options::default() };
     let volume = Volume::formatted(&FormatOptions::default()).remount_with(threads);
-    let append = |file, length| {
-        let contents = Bytes::from(vec![7; length]);
-        let call = |fs: &FileSystem| fs.write(file, 0, contents.clone(), WriteMode::APPEND);
-        changing_bytes(&*volume.fs, length as u64, call)
-    };
+    let append = |file, length| volume.append(file, &vec![7; length].into());
     let names: Vec<_> = (0..9000).map(|number| format!("{number:0>200}")).collect();
     let d = volume.directory(ROOT, "d");
     for name in &names {

@@ -441,7 +441,6 @@ impl Operations for Memory {
     fn write(&self, inode: InodeNumber, offset: u64, bytes: Bytes, mode: WriteMode) -> Result<()> {
         let node = self.node(inode)?;
         let mut state = node.state.lock();
-        let offset = if mode.append { state.attributes.size } else { offset };
         if mode.kill_set_id {
             state.attributes.mode &= !0o6000;
         }

@@ -551,20 +551,12 @@ impl Posix {
     }
 
     /// write.
-    pub fn write(
-        &mut self,
-        id: Id,
-        offset: usize,
-        data: &[u8],
-        append: bool,
-        kill_set_id: bool,
-    ) -> Result<()> {
+    pub fn write(&mut self, id: Id, offset: usize, data: &[u8], kill_set_id: bool) -> Result<()> {
         self.check_writable(id)?;
         let bytes = self.bytes(id)?;
         if data.is_empty() {
             return Ok(());
         }
-        let offset = if append { bytes.len() } else { offset };
         let length = bytes.len().max(offset + data.len());
         bytes.resize(length, 0);
         bytes[offset..offset + data.len()].copy_from_slice(data);
@@ -622,7 +614,7 @@ impl Posix {
     /// copy_file_range, of which `copied` bytes were done.
     pub fn copy(&mut self, from: (Id, usize), to: (Id, usize), copied: usize) -> Result<()> {
         let data = self.read(from.0, from.1, copied)?;
-        self.write(to.0, to.1, &data, false, false)
+        self.write(to.0, to.1, &data, false)
     }
 
     /// setattr.
@@ -762,7 +754,7 @@ mod tests {
     fn what_is_cut_off_does_not_come_back() {
         let mut posix = Posix::new(SystemTime::UNIX_EPOCH);
         let file = posix.make((0, 0), ROOT, b"f", Content::File(Vec::new()), (0o644, 0)).unwrap();
-        posix.write(file, 2, b"abc", false, false).unwrap();
+        posix.write(file, 2, b"abc", false).unwrap();
         let resize = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
         posix.set_attributes(file, &resize(3)).unwrap();
         posix.set_attributes(file, &resize(5)).unwrap();

@@ -9,7 +9,7 @@ use pando_engine::{Background, FormatOptions, Options};
 use pando_fs::clock::{Clock, SystemClock};
 use pando_fs::operations::{
     Caller, FileType, ListAttributes, Operations, ROOT, RenameMode, SetAttributes, WriteMode, changing,
-    waiting,
+    changing_bytes, waiting,
 };
 use pando_fs::{FileSystem, InodeNumber, Result};
 
@@ -111,6 +111,13 @@ impl Volume {
 
     pub fn write(&self, file: InodeNumber, offset: u64, data: &[u8]) {
         self.fs.write(file, offset, Bytes::copy_from_slice(data), WriteMode::PLAIN).unwrap();
+    }
+
+    /// Writes behind the end of the file.
+    pub fn append(&self, file: InodeNumber, data: &Bytes) -> Result<()> {
+        let size = waiting(&*self.fs, |fs| fs.get_attributes(file))?.size;
+        let write = |fs: &FileSystem| fs.write(file, size, data.clone(), WriteMode::PLAIN);
+        changing_bytes(&*self.fs, data.len() as u64, write)
     }
 
     pub fn read(&self, file: InodeNumber, offset: u64, length: usize) -> Vec<u8> {

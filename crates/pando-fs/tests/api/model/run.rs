@@ -476,9 +476,10 @@ impl Run {
                 let (inode, id) = self.kind(*file, false);
                 let data = vec![*byte; *length as usize];
                 let bytes = Bytes::from(data.clone());
-                let mode = WriteMode { append: *append, kill_set_id: *kill_set_id, keep_modified: false };
-                let found = again(&self.fs, |fs| fs.write(inode, *offset, bytes.clone(), mode));
-                agree(found, self.model.write(id, *offset as usize, &data, *append, *kill_set_id))
+                let offset = if *append { self.model.node(id).size() } else { *offset };
+                let mode = WriteMode { kill_set_id: *kill_set_id, keep_modified: false };
+                let found = again(&self.fs, |fs| fs.write(inode, offset, bytes.clone(), mode));
+                agree(found, self.model.write(id, offset as usize, &data, *kill_set_id))
             }
             Step::Read { file, offset, length } => {
                 let (inode, id) = self.kind(*file, false);

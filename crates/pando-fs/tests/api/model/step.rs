@@ -80,6 +80,7 @@ pub enum Step {
         offset: u64,
         length: u64,
         byte: u8,
+        /// At the end of the file, whatever the offset says.
         append: bool,
         kill_set_id: bool,
     },

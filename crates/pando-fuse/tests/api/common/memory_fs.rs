@@ -370,13 +370,12 @@ impl Operations for MemoryFs {
     fn write(&self, inode: InodeNumber, offset: u64, bytes: Bytes, mode: WriteMode) -> Result<()> {
         let mut state = self.state.lock();
         let size = state.node(inode)?.attributes.size;
-        let start = if mode.append { size } else { offset };
-        let end = start + bytes.len() as u64;
+        let end = offset + bytes.len() as u64;
         if end > size {
             state.set_size(inode, end)?;
         }
         let node = state.node(inode)?;
-        node.data[start as usize..end as usize].copy_from_slice(&bytes);
+        node.data[offset as usize..end as usize].copy_from_slice(&bytes);
         if !mode.keep_modified {
             node.attributes.modified = SystemTime::now();
         }
