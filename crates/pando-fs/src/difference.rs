@@ -146,11 +146,26 @@ impl TreeSide {
 
     fn record(&self, fs: &FileSystem, metadata_key: &[u8]) -> Result<Record> {
         let own = key::in_snapshot(&self.prefix, metadata_key);
-        fs.store.record(&own)?.ok_or_else(|| match &self.snapshot {
-            Some(snapshot) if !snapshot.writable => damaged("FS-2: there is no record", &own),
+        fs.store.record(&own)?.ok_or_else(|| self.missing("FS-2: there is no record", &own))
+    }
+
+    /// The record of a directory in which a name was found.
+    fn directory(&self, fs: &FileSystem, metadata_key: &[u8]) -> Result<Record> {
+        let own = key::in_snapshot(&self.prefix, metadata_key);
+        match fs.store.name_record(&own)? {
+            Some(NameRecord::Inode(record)) if record.file_type == FileType::Directory => Ok(record),
+            // Something else has its name now, or nothing has.
+            _ => Err(self.missing("FS-2: there is no directory", &own)),
+        }
+    }
+
+    /// What it means that something is not there that something else led to.
+    fn missing(&self, what: &str, own: &[u8]) -> Error {
+        match &self.snapshot {
+            Some(snapshot) if !snapshot.writable => damaged(what, own),
             // It goes on, as the live tree does.
             _ => Error::NotFound,
-        })
+        }
     }
 
     /// The deltas of a directory and all above it but the root, whose delta differs from snapshot to snapshot.
@@ -164,7 +179,7 @@ impl TreeSide {
         while done < path.len() {
             let rest = &path[done + 1..];
             let length = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
-            sum ^= self.record(fs, &key::child_key(&path[..done], &rest[..length]))?.delta;
+            sum ^= self.directory(fs, &key::child_key(&path[..done], &rest[..length]))?.delta;
             done += 1 + length;
             *self.deltas.borrow_mut() = (Bytes::copy_from_slice(&path[..done]), sum);
         }

@@ -14,6 +14,7 @@ use pando_engine::{Batch, Tree};
 use parking_lot::Mutex;
 
 use crate::inode::{Inode, Place, States};
+use crate::link::Found;
 use crate::names::Names;
 use crate::operations::InodeNumber;
 use crate::rename::{BothNames, End};
@@ -65,13 +66,21 @@ pub(crate) struct Home {
 }
 
 impl FileSystem {
-    /// Where a file may go home to once it has lost this name. No names are locked.
-    pub(crate) fn home_of(&self, inode: &Inode, directory: &Inode, name: &[u8]) -> Option<Home> {
+    /// Where a file may go home to once it has lost this name. Nobody else need hold that directory, so it is added to `held`, to be let go of
+    /// once nothing is locked: what is found in a directory that leaves the table meanwhile is not kept by the lock of its names. No names are locked.
+    pub(crate) fn home_of<'a>(
+        &'a self,
+        inode: &Inode,
+        directory: &Inode,
+        name: &[u8],
+        held: &mut Vec<Found<'a>>,
+    ) -> Option<Home> {
         if !inode.is_linked() {
             return None;
         }
         let (number, name) = inode.known_names.other_than(directory, name)?;
         let home = self.table.get(number).filter(|home| home.is_directory() && home.is_beside(directory))?;
+        held.push(Found::held(self, home.clone())?);
         Some(Home { directory: home, name })
     }
 
@@ -135,5 +144,36 @@ impl FileSystem {
         inode.set_place(home.place());
         names.to_mut().attach(Bytes::copy_from_slice(home.name), inode.number);
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pando_device::MemoryDevice;
+    use pando_engine::{Background, FormatOptions, Options};
+
+    use super::*;
+    use crate::operations::{Caller, FileType, Operations, ROOT};
+
+    /// Its names were locked, and what was found among them let go of, when another inode of that directory was in the table already.
+    #[test]
+    fn a_home_stays_in_the_table_until_nothing_is_locked() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        FileSystem::format(device.clone(), &FormatOptions::default()).unwrap();
+        let options = Options { background: Background::Manual, ..Options::default() };
+        let fs = FileSystem::open(device, options).unwrap();
+        let caller = Caller { uid: 0, gid: 0, umask: 0 };
+        let home = fs.make_directory(&caller, ROOT, b"home", 0o755).unwrap().attributes.inode;
+        let file =
+            fs.make_node(&caller, home, b"name", FileType::Regular, 0o644, 0).unwrap().attributes.inode;
+        fs.link(file, ROOT, b"other").unwrap();
+        let [root, file] = [ROOT, file].map(|number| fs.table.get(number).unwrap());
+        let mut held = Vec::new();
+        let found = fs.home_of(&file, &root, b"other", &mut held).unwrap();
+        assert_eq!((found.directory.number, &found.name[..]), (home, &b"name"[..]));
+        fs.forget(home, 1);
+        assert!(fs.table.get(home).is_some());
+        drop(held);
+        assert!(fs.table.get(home).is_none());
     }
 }

@@ -29,7 +29,7 @@ use crate::{Error, FileSystem, Result};
 /// Most names of a file: what the links of a FUSE reply hold for programs with signed numbers.
 pub const LINKS_MAX: u32 = i32::MAX as u32;
 
-/// An inode found under a name; see LK-2. The last reference takes the inode out of the table, and deletes an orphan. So drop it after the
+/// An inode found under a name; see LK-2, or the directory of one. The last reference takes the inode out of the table, and deletes an orphan. So drop it after the
 /// locks of states; and either before those of the names it was found among, which keep it from going home ([`crate::homecoming`]) as
 /// long as it has that name, or when nothing is locked any more.
 pub(crate) struct Found<'a> {
@@ -37,10 +37,15 @@ pub(crate) struct Found<'a> {
     held_in: Option<&'a FileSystem>,
 }
 
-impl Found<'_> {
+impl<'a> Found<'a> {
     /// An inode that the names of its directory, being locked, keep as it is.
     pub(crate) fn kept_by_names(inode: Arc<Inode>) -> Self {
         Self { inode, held_in: None }
+    }
+
+    /// An inode of the table with one reference more, if it has not left that.
+    pub(crate) fn held(fs: &'a FileSystem, inode: Arc<Inode>) -> Option<Self> {
+        inode.acquire().then_some(Self { inode, held_in: Some(fs) })
     }
 }
 
@@ -58,7 +63,7 @@ impl Drop for Found<'_> {
             && self.inode.release(1)
             && !fs.drop_parentless(&self.inode)
         {
-            // It has gone home.
+            // It has gone home, or is a directory.
             fs.drop_unreferenced(self.inode.clone());
         }
     }

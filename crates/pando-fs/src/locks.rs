@@ -1,6 +1,8 @@
 //! Locks with ranks. The lock order, written down once:
 //!
-//! 1. [`Rank::Namespace`]: shared by every operation that makes a key; exclusive while a directory moves.
+//! 1. [`Rank::Namespace`]: shared by every operation that makes a key; exclusive while a directory moves. Even then an orphan whose last reference
+//!    goes is deleted without it ([`crate::link::Found`]): its record, its parked data and the memory of where these lie change with its
+//!    state locked, and whoever moves what is parked has that locked too.
 //! 2. [`Rank::Names`]: the names of one directory; of several, in rising order of their inode numbers.
 //! 3. [`Rank::State`]: record and data of one inode; of several, in rising order of their inode numbers.
 //! 4. Leaf locks (plain `parking_lot`): an inode's place and cached path, a shard of the inode table, the parked

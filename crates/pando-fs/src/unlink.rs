@@ -74,7 +74,7 @@ impl FileSystem {
         epoch: u64,
         found: &mut Vec<Found<'a>>,
     ) -> Result<Attempt<'a>> {
-        let home = self.home_of(inode, directory, name);
+        let home = self.home_of(inode, directory, name, found);
         let other = match &home {
             Some(home) => &home.directory,
             None if inode.is_directory() && !inode.is_detached() => inode,

@@ -1,6 +1,6 @@
 //! Clones, step by step; the model and the crashes meet them in any order.
 
-use pando_engine::{Bound, FormatOptions, KeyRange, ScanLimit, Tree};
+use pando_engine::{Background, Bound, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 use pando_fs::operations::{
     Attributes, Caller, FileType, Operations, ROOT, SetAttributes, XattrMode, waiting,
 };
@@ -236,16 +236,26 @@ fn what_is_parked_where_a_clone_comes_is_not_lost() {
 
 #[test]
 fn an_open_file_without_a_name_is_cloned_to_the_name_that_it_had() {
-    let volume = Volume::new();
-    let file = volume.file(ROOT, "f");
-    volume.write(file, 0, &[9; 50_000]);
-    volume.fs.unlink(ROOT, b"f").unwrap();
-    let copy = clone(&volume, file, ROOT, "f");
-    volume.write(copy, 0, b"new");
-    assert_eq!(volume.read(file, 0, 50_000), [9; 50_000]);
-    assert_eq!(volume.read(copy, 0, 5), [b'n', b'e', b'w', 9, 9]);
-    assert_eq!((attributes(&volume, file).links, attributes(&volume, copy).links), (0, 1));
-    volume.assert_clean();
+    // By a copy, and by a goto.
+    for length in [100, 500_000] {
+        let options = Options { background: Background::Manual, ..Options::default() };
+        let volume = Volume::new().remount_with(options.clone());
+        let file = volume.file(ROOT, "f");
+        volume.write(file, 0, &vec![9; length]);
+        volume.fs.engine().checkpoint().unwrap();
+        volume.fs.unlink(ROOT, b"f").unwrap();
+        let copy = clone(&volume, file, ROOT, "f");
+        volume.write(copy, 0, b"new");
+        let expected = [&b"new"[..], &vec![9; length - 3]].concat();
+        assert_eq!(volume.read(file, 0, length), vec![9; length]);
+        assert_eq!(volume.read(copy, 0, length), expected);
+        assert_eq!((attributes(&volume, file).links, attributes(&volume, copy).links), (0, 1));
+        volume.assert_clean();
+        assert_eq!(length > 100, volume.fs.engine().stats().ranges_cloned > 0);
+        let volume = volume.killed(options);
+        assert_eq!(volume.read(volume.walk("f").unwrap(), 0, length), expected);
+        volume.assert_clean();
+    }
 }
 
 #[test]

@@ -257,6 +257,30 @@ fn a_difference_at_a_long_path_needs_little_stack() {
     });
 }
 
+/// The directory of a name that was found may be something else by the time that it is looked at for the numbers below it: that was called damage.
+#[test]
+fn the_live_tree_may_change_while_it_is_compared() {
+    let volume = Volume::new();
+    let fs = &*volume.fs;
+    let d = volume.directory(ROOT, "d");
+    let f = volume.file(ROOT, "f");
+    take(&volume, "old");
+    volume.file(ROOT, "a");
+    volume.file(d, "x");
+    let mut told = Vec::new();
+    let mut emit = |entry: &Entry| {
+        if entry.path == "/a" {
+            fs.unlink(d, b"x").unwrap();
+            fs.remove_directory(ROOT, b"d").unwrap();
+            fs.link(f, ROOT, b"d").unwrap();
+        }
+        told.push(entry.path.clone());
+        true
+    };
+    fs.differences(b"old", None, false, &mut emit).unwrap();
+    assert_eq!(told, ["/", "/a", "/d"]);
+}
+
 /// What a look at a snapshot finds: of each path the number in the live tree, the type, and what changes.
 type Picture = BTreeMap<String, (u64, FileType, String)>;
 
