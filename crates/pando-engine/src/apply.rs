@@ -21,6 +21,10 @@ use crate::{Batch, Error, Miss, Result};
 /// How often a change waits for flushes, with the locks of its caller held.
 const ROOT_WAITS_MAX: u32 = 5;
 
+/// Bytes of messages that the moves and clones of a batch may come to. Nobody needs a thousandth of it; a record made to harm could name a range with long
+/// ones as often as it has room for.
+const PLANNED_BYTES_MAX: u64 = 1 << 30;
+
 /// What keeps a change out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lack {
@@ -174,6 +178,11 @@ impl Volume {
                         return Ok(());
                     }
                     Err(Error::Miss(miss)) => miss,
+                    Err(Error::TooLarge { what }) => {
+                        return Err(Error::Damaged {
+                            what: format!("log record {}: {what} is too large", lsn.0),
+                        });
+                    }
                     Err(error) => return Err(error),
                 }
             };
@@ -295,6 +304,7 @@ impl Volume {
     /// What the moves and clones among the operations come down to, in their order, copies of few bytes or gotos. One of them may be known to
     /// be large. What is `lost` cannot be read, and nothing that needs it is copied.
     fn plan(&self, operations: &[Operation], large: Option<usize>, lost: &[Miss]) -> Result<Vec<Plan>> {
+        let mut bytes = 0;
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
             if let Some((tree, from, to)) = range_of(operation) {
@@ -303,10 +313,17 @@ impl Volume {
                     Err(Error::Miss(miss)) if lost.contains(&miss) => None,
                     copy => copy?,
                 };
-                plans.push(match copy {
+                let plan = match copy {
                     Some(plan) => plan,
                     None => self.plan_gotos(tree, from, to, lost)?,
-                });
+                };
+                bytes += plan.bytes();
+                if bytes > PLANNED_BYTES_MAX {
+                    return Err(Error::TooLarge {
+                        what: "what comes along with the moves and clones of a batch",
+                    });
+                }
+                plans.push(plan);
             }
         }
         Ok(plans)

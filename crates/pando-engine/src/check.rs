@@ -20,6 +20,7 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -64,11 +65,14 @@ impl Engine {
     }
 }
 
+/// Problems told of one volume.
+const PROBLEMS_MAX: usize = 10_000;
+
 struct Check<'a> {
     volume: &'a Volume,
     report: CheckReport,
-    /// What is known of the nodes, by number.
-    known: Vec<Known>,
+    /// What is known of the nodes of the block table.
+    known: HashMap<NodeId, Known>,
     /// The table of the last checkpoint (BT-5).
     checkpoint: Pages,
     /// What an interior node names has not been counted: it cannot be read, or is not what the way to it says.
@@ -84,6 +88,8 @@ struct Known {
     /// How many edges, gotos and roots name it (BT-4).
     references: u32,
     seen: Seen,
+    /// What the first way to it says that it is (BT-3).
+    way: Option<(Tree, u8)>,
     /// It differs from what the last checkpoint wrote.
     has_changed: bool,
     /// How many names it has had since the last checkpoint without interruption; behind an xf or goto it counts for two (BT-5).
@@ -122,7 +128,7 @@ impl Volume {
         let mut check = Check {
             volume: self,
             report: CheckReport { nodes_known, ..CheckReport::default() },
-            known: vec![Known::default(); table.end() as usize],
+            known: table.entries().map(|(id, _)| (id, Known::default())).collect(),
             checkpoint: self.table.stored(),
             names_are_missing: false,
             looks_left: order::looks_max(nodes_known),
@@ -140,7 +146,7 @@ impl Volume {
         }
         let mut nodes_behind: u64 = 0;
         for (id, entry) in table.entries() {
-            let counted = check.known[id.0 as usize].references;
+            let counted = check.known[&id].references;
             if counted < entry.references && check.names_are_missing {
                 nodes_behind += 1;
             } else if counted != entry.references {
@@ -156,7 +162,7 @@ impl Volume {
             }
         }
         if nodes_behind > 0 {
-            check.report.problems.push(format!(
+            check.note(format!(
                 "BT-4: nodes with fewer names than the block table says, which may lie behind those that cannot be \
                  read: {nodes_behind}"
             ));
@@ -168,12 +174,21 @@ impl Volume {
 
 impl Check<'_> {
     fn problem(&mut self, id: NodeId, what: &str) {
-        self.report.problems.push(format!("node {}: {what}", id.0));
+        self.note(format!("node {}: {what}", id.0));
+    }
+
+    /// A volume made to harm may have as many as it has keys.
+    fn note(&mut self, what: String) {
+        match self.report.problems.len().cmp(&PROBLEMS_MAX) {
+            std::cmp::Ordering::Less => self.report.problems.push(what),
+            std::cmp::Ordering::Equal => self.report.problems.push("and more".to_owned()),
+            std::cmp::Ordering::Greater => {}
+        }
     }
 
     /// What is known of a node; `None` if the block table has no such node.
     fn known(&mut self, id: NodeId) -> Option<&mut Known> {
-        self.known.get_mut(id.0 as usize)
+        self.known.get_mut(&id)
     }
 
     /// Counts a name of a node and checks the node and everything below it, if that has not been done yet.
@@ -188,12 +203,19 @@ impl Check<'_> {
     fn node(&mut self, visit: Visit, counts: bool) -> Result<()> {
         let Visit { id, tree, height, own } = visit;
         let seen = if own.is_some() { Seen::Whole } else { Seen::InPart };
-        let before = self.known(id).map_or(Seen::Not, |known| known.seen);
+        let (before, way) = self.known(id).map_or((Seen::Not, None), |known| (known.seen, known.way));
+        if way.is_some_and(|way| way != (tree, height)) {
+            self.problem(
+                id,
+                &format!("BT-3: ways lead to it in two trees, or at two heights, one of them {height}"),
+            );
+            return Ok(());
+        }
         if before >= seen {
             return Ok(());
         }
         if let Some(known) = self.known(id) {
-            known.seen = seen;
+            (known.seen, known.way) = (seen, Some((tree, height)));
         }
         // Seen before, but without its bounds: only they are checked now.
         let is_first = before == Seen::Not;
@@ -204,7 +226,7 @@ impl Check<'_> {
                 self.names_are_missing |= height > 0;
                 match error {
                     _ if !is_first => {}
-                    Error::Damaged { what } => self.report.problems.push(what),
+                    Error::Damaged { what } => self.note(what),
                     error => self.problem(id, &error.to_string()),
                 }
                 return Ok(());
@@ -311,14 +333,17 @@ fn broken(state: &Node, own: Option<&KeyRange>) -> Vec<String> {
             let mut last: Option<&Bytes> = None;
             for slot in &leaf.basements {
                 let Some(basement) = slot.part.get() else { continue };
+                let (mut falls, mut is_below) = (false, false);
                 for (key, _) in basement.entries.iter() {
-                    if last.is_some_and(|last| last >= key) {
-                        broken.push("LEAF-2: its keys do not rise".to_owned());
-                    }
-                    if *key < slot.first_key {
-                        broken.push("LEAF-1: a key lies below the first key of its basement node".to_owned());
-                    }
+                    falls |= last.is_some_and(|last| last >= key);
+                    is_below |= *key < slot.first_key;
                     last = Some(key);
+                }
+                if falls {
+                    broken.push("LEAF-2: its keys do not rise".to_owned());
+                }
+                if is_below {
+                    broken.push("LEAF-1: a key lies below the first key of its basement node".to_owned());
                 }
             }
             let ends = leaf.basements.first().zip(last);

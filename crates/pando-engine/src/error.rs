@@ -55,7 +55,7 @@ pub enum Error {
         why: String,
     },
     /// A key is longer than [`pando_format::key::KEY_LENGTH_MAX`] or a value than [`pando_format::VALUE_LENGTH_MAX`], a run goes on beyond
-    /// the last number that there is, or a batch is larger than the log can take.
+    /// the last number that there is, or a batch is larger than the log can take, or moves and clones more than memory can.
     TooLarge {
         /// What is too large.
         what: &'static str,

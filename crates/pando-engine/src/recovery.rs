@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pando_device::{Buffer, Device, ReadRequest, complain};
 use pando_format::superblock::{
-    FANOUT_MIN, LABEL_LENGTH_MAX, LOG_LENGTH_MIN, MARGIN_LENGTH, SUPERBLOCK_LENGTH, read_slots,
-    superblock_offsets,
+    BASEMENT_BYTES_MIN, FANOUT_MIN, LABEL_LENGTH_MAX, LOG_LENGTH_MIN, MARGIN_LENGTH, NODE_BYTES,
+    SUPERBLOCK_LENGTH, read_slots, superblock_offsets,
 };
 use pando_format::version::Access;
 use pando_format::{
@@ -99,9 +99,9 @@ pub(crate) fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock>
     // A basement node of whole blocks has one more for its keys: short ones would waste much of a small volume.
     let basement_bytes = options.basement_bytes.unwrap_or((node_bytes / 4).min(128 << 10));
     let fanout = options.fanout.unwrap_or(16);
-    if node_bytes < 4096 || basement_bytes > node_bytes / 2 || basement_bytes < 256 || fanout < FANOUT_MIN {
-        let what =
-            "nodes need at least 4 KiB and 4 children, and room for two basement nodes of 256 bytes or more";
+    let basement_fits = (BASEMENT_BYTES_MIN..=node_bytes / 2).contains(&basement_bytes);
+    if !NODE_BYTES.contains(&node_bytes) || !basement_fits || fanout < FANOUT_MIN {
+        let what = "nodes need 4 KiB to 64 MiB, at least 4 children, and room for two basement nodes of 256 bytes or more";
         return Err(Error::Invalid { what: what.to_owned() });
     }
     let log_bytes = options.log_bytes.unwrap_or_else(|| {
@@ -233,7 +233,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
         device: device.clone(),
         region: superblock.log,
         volume: superblock.volume,
-        epochs: superblock.epoch..=superblock.epoch,
+        epoch: superblock.epoch,
         start: superblock.replay,
         cut: superblock.cut,
         closed,

@@ -5,7 +5,7 @@
 //! superblock points at the topmost. A page's length varies, in units of 4 KiB; its pointer says how long it is.
 //!
 //! * FMT-18 the extents of an entry add up to the length of its node's image, in the image's order.
-//! * FMT-24 an image has at most 1 GiB.
+//! * FMT-24 an image has at most 1 GiB, also before it is compressed.
 //! * FMT-19 node id n is in table page n / 64; the page above page p is p / 128, on every level.
 
 use std::fmt;

@@ -3,7 +3,7 @@
 //! A batch is a header of 128 bytes, a payload of records, and zeros up to a multiple of 4 KiB. Batches follow each
 //! other in the circular log region; one may go on at the region's start, which its reader and writer see to.
 //!
-//! * FMT-16 a batch belongs to the log only if it names the volume, an epoch not below that of the batch before it,
+//! * FMT-16 a batch belongs to the log only if it names the volume, the epoch of the superblock,
 //!   the next sequence and the checksum of the batch before it. So neither what a former round nor what a former epoch
 //!   left behind can come back.
 //! * FMT-17 every record up to `durable_lsn` was durable when the batch was written: a hole below it is damage, a hole

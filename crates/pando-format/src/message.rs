@@ -58,6 +58,9 @@ pub enum FieldUpdate {
     },
 }
 
+/// Fields of updates that become one; beyond that they follow each other.
+const JOINED_FIELDS_MAX: usize = 64;
+
 /// The sum of the messages that wait for one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pending {
@@ -176,7 +179,10 @@ impl Change {
     /// Takes a newer change into this one where the two together are one change; patches are not looked at.
     fn absorb(&mut self, newer: &Self) -> bool {
         match (self, newer) {
-            (Self::Update { fields }, Self::Update { fields: newer }) => {
+            // Each field of one is compared with each of the other.
+            (Self::Update { fields }, Self::Update { fields: newer })
+                if fields.len() + newer.len() <= JOINED_FIELDS_MAX =>
+            {
                 for field in newer {
                     // Only the newest update that touches the same bytes may take it in: anything older lies below.
                     let last = fields.iter_mut().rev().find(|old| old.overlaps(field));

@@ -14,6 +14,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use crate::block_table::IMAGE_LENGTH_MAX;
 use crate::codec::{BLOCK_LENGTH, Reader, Writer};
 use crate::edge::Edge;
 use crate::error::{FormatError, Structure};
@@ -78,7 +79,7 @@ impl NodeHeader {
     /// The header's bytes, a multiple of 4 KiB. [`head::stored_checksum`] of them goes into the block table.
     ///
     /// # Panics
-    /// If FMT-5, FMT-6 or FMT-7 does not hold.
+    /// If FMT-5, FMT-6, FMT-7 or FMT-24 does not hold.
     pub fn encode(&self) -> Vec<u8> {
         if let Err(error) = self.check(self.first_part_block().unwrap_or(u64::MAX)) {
             panic!("a node header that may not be written: {error}");
@@ -171,16 +172,29 @@ impl NodeHeader {
         parts.fold(header_length.into(), u64::max)
     }
 
+    /// What its edges lead to, which may be nothing.
+    pub fn children(&self) -> impl Iterator<Item = NodeId> {
+        let edges = match &self.body {
+            NodeBody::Leaf { .. } => &[][..],
+            NodeBody::Interior { edges, .. } => edges,
+        };
+        edges.iter().map(|edge| edge.child)
+    }
+
     fn first_part_block(&self) -> Option<u64> {
         self.parts.iter().find(|part| part.stored_length > 0).map(|part| part.offset.into())
     }
 
-    /// FMT-5 to FMT-7, with a header of so many blocks.
+    /// FMT-5 to FMT-7 and FMT-24, with a header of so many blocks.
     fn check(&self, header_blocks: u64) -> Result<(), FormatError> {
         let wrong =
             |field, found, expected| Err(FormatError::Field { structure: NODE, field, found, expected });
         if self.node.is_empty() {
             return wrong("node id", 0, "above 0");
+        }
+        let raw: u64 = self.parts.iter().map(|part| u64::from(part.raw_length)).sum();
+        if raw > IMAGE_LENGTH_MAX.into() {
+            return wrong("raw length of all parts", raw, "at most 1 GiB (FMT-24)");
         }
         let mut end = header_blocks;
         for part in self.parts.iter().filter(|part| part.stored_length > 0) {

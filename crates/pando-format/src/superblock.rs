@@ -7,6 +7,7 @@
 //! * FMT-21 slot 0 says where slot 1 is, also when it is torn: a device may have grown, and hold superblocks of other volumes.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 
@@ -28,6 +29,11 @@ pub const MARGIN_LENGTH: u64 = 64 << 10;
 pub const LABEL_LENGTH_MAX: usize = 255;
 /// Most regions that nodes may lie in.
 pub const NODE_REGIONS_MAX: usize = 8;
+
+/// Bytes that a node may be meant to have.
+pub const NODE_BYTES: RangeInclusive<u32> = 4 << 10..=64 << 20;
+/// The least that a basement node may be meant to have: of fewer, each key would be one.
+pub const BASEMENT_BYTES_MIN: u32 = 256;
 
 /// The least fan-out. Of fewer children two nodes could never be joined without being cut again.
 pub const FANOUT_MIN: u32 = 4;
@@ -279,8 +285,12 @@ impl Superblock {
 
     /// What a writer never writes, whatever the checksum says: places outside the device would be read and written.
     fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
-        if self.node_bytes < self.basement_bytes || self.basement_bytes == 0 {
-            return Err(reader.wrong("basement bytes", self.basement_bytes.into(), "1 to the node's bytes"));
+        if !NODE_BYTES.contains(&self.node_bytes) {
+            return Err(reader.wrong("node bytes", self.node_bytes.into(), "4 KiB to 64 MiB"));
+        }
+        if !(BASEMENT_BYTES_MIN..=self.node_bytes / 2).contains(&self.basement_bytes) {
+            let expected = "256 to half of the node's bytes";
+            return Err(reader.wrong("basement bytes", self.basement_bytes.into(), expected));
         }
         if self.fanout < FANOUT_MIN {
             return Err(reader.wrong("fan-out", self.fanout.into(), "at least 4"));

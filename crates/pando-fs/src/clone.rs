@@ -136,7 +136,7 @@ impl FileSystem {
         delete_lost_values(&mut batch, &own, &before, &record);
         batch.put(Tree::Metadata, to.key.clone(), record.encode());
         let mut directory_record = states.record(to.directory).clone();
-        directory_record.entries += 1;
+        directory_record.entries = directory_record.entries.saturating_add(1);
         if source.is_directory() {
             directory_record.links = directory_record.links.checked_add(1).ok_or(Error::TooManyLinks)?;
         }

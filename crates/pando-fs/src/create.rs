@@ -42,7 +42,7 @@ impl FileSystem {
         let mut directory_record = states.record(&directory).clone();
         fill(&mut record);
         inherit(&mut record, caller, &directory_record)?;
-        directory_record.entries += 1;
+        directory_record.entries = directory_record.entries.saturating_add(1);
         if file_type == FileType::Directory {
             directory_record.links = directory_record.links.checked_add(1).ok_or(Error::TooManyLinks)?;
         }

@@ -227,7 +227,7 @@ impl Edit {
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         let before = record.size.div_ceil(BLOCK);
         if record.is_sparse() {
-            record.blocks = (record.blocks + (last - first)).min(before.max(last));
+            record.blocks = record.blocks.saturating_add(last - first).min(before.max(last));
         } else if first > before {
             record.flags |= FLAG_SPARSE;
             record.blocks = before + (last - first);
@@ -289,7 +289,7 @@ impl Edit {
         }
         if was_sparse {
             // Zeros may come to be in a hole.
-            self.record.blocks = (self.record.blocks + 1).min(size.div_ceil(BLOCK));
+            self.record.blocks = self.record.blocks.saturating_add(1).min(size.div_ceil(BLOCK));
         }
         if start / BLOCK == end / BLOCK {
             self.zero_part(start, end);

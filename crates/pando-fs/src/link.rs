@@ -271,7 +271,7 @@ impl FileSystem {
             put_redirect(&mut batch, &view, &redirect_to(inode, &view), &new.key);
         }
         let mut directory_record = states.record(new.directory).clone();
-        directory_record.entries += 1;
+        directory_record.entries = directory_record.entries.saturating_add(1);
         (directory_record.modified, directory_record.changed) = (now, now);
         batch.update(Tree::Metadata, new.directory.key(epoch)?, directory_record.hot_update());
         self.store.apply(batch)?;

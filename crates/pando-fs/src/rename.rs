@@ -356,7 +356,7 @@ fn changed_directories(
     // What leaves `from`, and what comes to it.
     let back = if mode == RenameMode::Exchange { replaced } else { (0, 0) };
     let change = |record: &mut Record, plus: (u64, u64), minus: (u64, u64)| {
-        record.entries = (record.entries + plus.0).saturating_sub(minus.0);
+        record.entries = record.entries.saturating_add(plus.0).saturating_sub(minus.0);
         record.links = (u64::from(record.links) + plus.1).saturating_sub(minus.1) as u32;
         (record.modified, record.changed) = (now, now);
     };

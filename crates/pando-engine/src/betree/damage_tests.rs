@@ -457,6 +457,36 @@ fn a_key_outside_its_leaf_is_damage() {
     assert_outside(engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0));
 }
 
+/// Where it was joined or reclaimed, the other tree would have lost it.
+#[test]
+fn an_edge_into_the_other_tree_is_damage() {
+    let other = {
+        let (engine, _) = small_volume(16 << 10, 2 << 10);
+        engine.volume().root(Tree::Data).read().id
+    };
+    let engine = made_to_harm(1000, second_child, |node| node.interior_mut().children[0].id = other);
+    assert_eq!(engine.volume().root(Tree::Data).read().id, other);
+    let id = root(&engine).state.read().interior().children[1].id;
+    let Err(Error::Damaged { what }) = engine.volume().node(id) else { panic!("it is taken") };
+    assert!(what.contains("the other tree's"), "{what}");
+}
+
+/// A key that belongs into the next basement node. What was cut from that one came in front of it, which ended the process when the leaf was written.
+#[test]
+fn a_key_outside_its_basement_node_is_damage() {
+    let engine = made_to_harm(260, second_child, |leaf| {
+        let slot = &mut leaf.leaf_mut().basements[0];
+        let basement = slot.part.change().unwrap();
+        basement.apply("~".into(), Pending::Put(Bytes::new()));
+        (slot.bytes, slot.entries) = (basement.bytes, basement.entries.len() as u32);
+    });
+    let leaf = second_child(&engine);
+    let Err(Error::Damaged { what }) = engine.volume().load_all(&leaf) else { panic!("it is taken") };
+    assert!(what.contains("belong to those beside it"), "{what}");
+    let lost = lost(&engine, 260).len();
+    assert!((1..40).contains(&lost), "{lost} keys cannot be read");
+}
+
 /// The pivot came into its neighbour, which was whole; or, where it was split, into the node above.
 #[test]
 fn a_pivot_outside_its_node_is_damage() {
@@ -550,6 +580,34 @@ fn nobody_waits_for_a_node_of_a_wrong_height() {
             assert!(what.contains("its height is 1"), "way {number}: {what}");
         });
     }
+}
+
+/// What waits for an edge was compared with what is behind it, around and around.
+#[test]
+fn a_check_of_an_image_that_leads_in_a_circle_ends() {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    let volume = engine.volume();
+    let to = |id, strip, prepend: &'static [u8]| {
+        let KeyRange { lower, upper } = KeyRange::all();
+        let xf = Xf { strip: 0, prepend: Bytes::from_static(prepend), lower, upper };
+        Child { xf: Some(xf), ..Child::new(id, strip) }
+    };
+    let add = |height, pivots: Vec<Bound>, children: Vec<Child>| {
+        let body = Body::Interior(Interior { pivots, children });
+        volume.add_node(TREE, Node::new(height, body, KeyRange::all(), Msn::default()))
+    };
+    {
+        let _gate = volume.gate.read_recursive();
+        let below = add(1, Vec::new(), vec![to(NodeId::EMPTY, 0, b"z")]);
+        // "k" leads there by the first edge, and comes back as "zk", which leads there as "k" by the second.
+        let mut first = Child::new(below.id, 0);
+        first.push("k".into(), MSN, Pending::Delete);
+        let above = add(2, vec![Bound::before("z")], vec![first, to(below.id, 1, b"")]);
+        below.state.write().interior_mut().children[0].id = above.id;
+        TreeRoot::replace(&mut volume.root(TREE).write(), above);
+    }
+    let problems = engine.check(&mut |_, _| {}).unwrap().problems;
+    assert!(problems.iter().any(|what| what.contains("BT-3")), "{problems:#?}");
 }
 
 /// An image may have an edge to a node that is not there. The count of that node was to be lowered when the edge was cut off.

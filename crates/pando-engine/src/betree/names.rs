@@ -3,9 +3,13 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use pando_format::{Bound, KeyRange};
+use pando_format::{Bound, HEIGHT_MAX, KEY_LENGTH_MAX, KeyRange};
 
 use super::lifting::edge_prefix;
+
+/// Bytes of what a node may call a key. Where ranges move and are cloned often, names of what nobody can ask for may be longer than a key; no way puts
+/// more there than a key has.
+pub(crate) const NAMES_LENGTH_MAX: usize = (HEIGHT_MAX as usize + 1) * KEY_LENGTH_MAX;
 
 /// What a node calls its keys: a full key begins with `prefix`, and the node has `local` in the place of it. Only below an xf
 /// or a goto is `local` not empty.
@@ -52,7 +56,7 @@ impl Names {
     }
 
     /// The names of a node below a way that takes off `strip` bytes and puts `prepend` there, for the node's keys in `bounds`;
-    /// `None` if they do not share what is taken off, which only damage can bring about.
+    /// `None` if they do not share what is taken off, or are longer than so many ways can make them, which only damage can bring about.
     pub(crate) fn below(&self, bounds: &KeyRange, strip: usize, prepend: &[u8]) -> Option<Self> {
         let gone = edge_prefix(bounds, strip)?;
         let own = self.local.len();
@@ -61,6 +65,20 @@ impl Names {
             Some(lifted) => [&self.prefix, lifted].concat().into(),
         };
         let kept = &self.local[strip.min(own)..];
-        Some(Self { prefix, local: [prepend, kept].concat().into() })
+        let names = Self { prefix, local: [prepend, kept].concat().into() };
+        (names.prefix.len().max(names.local.len()) <= NAMES_LENGTH_MAX).then_some(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_way_makes_names_longer_for_ever() {
+        let long = vec![b'z'; KEY_LENGTH_MAX];
+        let below = |names: &Names| names.below(&KeyRange::all(), 0, &long);
+        let ways = std::iter::successors(Some(Names::root()), below).count() - 1;
+        assert_eq!(ways, usize::from(HEIGHT_MAX) + 1);
     }
 }

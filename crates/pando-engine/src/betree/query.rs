@@ -6,8 +6,9 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pando_format::{Pending, Tree};
+use pando_format::{NodeId, Pending, Tree};
 
+use super::names::NAMES_LENGTH_MAX;
 use super::node::{Body, CachedNode};
 use super::sharing::lifts_too_much;
 use crate::volume::Volume;
@@ -48,13 +49,12 @@ impl Volume {
         }
         let below = if let Some(goto) = buffer.goto_of(key) {
             let rest = key.get(goto.xf.strip as usize..).ok_or_else(|| lifts_too_much(node))?;
-            let key = [&goto.xf.prepend[..], rest].concat();
-            self.get_in(&*self.cached(goto.target)?, &key, Some(goto.height))?
+            self.get_translated(node, goto.target, &[&goto.xf.prepend[..], rest].concat(), goto.height)?
         } else if child.id.is_empty() || buffer.deletes(key) {
             None
         } else if child.xf.is_some() {
             let key = child.translate(key).ok_or_else(|| lifts_too_much(node))?;
-            self.get_in(&*self.cached(child.id)?, &key, Some(state.height - 1))?
+            self.get_translated(node, child.id, &key, state.height - 1)?
         } else {
             let lowered = key.get(child.strip as usize..).ok_or_else(|| lifts_too_much(node))?;
             self.get_in(&*self.cached(child.id)?, lowered, Some(state.height - 1))?
@@ -63,5 +63,13 @@ impl Volume {
             Some(pending) => pending.apply(below),
             None => below,
         })
+    }
+
+    /// The same behind an xf or goto of a node. Where damage lets each of them make the key longer, they would take all memory.
+    fn get_translated(&self, node: &CachedNode, id: NodeId, key: &[u8], height: u8) -> Result<Option<Bytes>> {
+        if key.len() > NAMES_LENGTH_MAX {
+            return Err(lifts_too_much(node));
+        }
+        self.get_in(&*self.cached(id)?, key, Some(height))
     }
 }

@@ -257,17 +257,13 @@ pub(super) fn way_down<'a>(
     };
     let mut bounds = interior.bounds_of(index, &place.seen).intersection(&place.seen);
     // Where a goto covers the beginning of the range, it leads on; where one comes later, the piece ends at it.
-    let mut goto = None;
-    for other in buffer.gotos() {
-        let covered = &other.range;
-        if covered.lower <= range.lower && range.lower < covered.upper {
-            bounds = bounds.intersection(covered);
-            goto = Some(other);
-            break;
-        }
-        if covered.lower > range.lower {
-            bounds.upper = bounds.upper.min(covered.lower.clone());
-        }
+    let next = buffer.gotos().partition_point(|goto| goto.range.upper <= range.lower);
+    let next = buffer.gotos().get(next);
+    let goto = next.filter(|goto| goto.range.lower <= range.lower);
+    match (goto, next) {
+        (Some(goto), _) => bounds = bounds.intersection(&goto.range),
+        (None, Some(next)) => bounds.upper = bounds.upper.min(next.range.lower.clone()),
+        (None, None) => {}
     }
     let (id, height, strip, prepend) = match goto {
         Some(goto) => (goto.target, goto.height, goto.xf.strip as usize, &goto.xf.prepend[..]),

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pando_device::{BLOCK_SIZE, Buffer, ReadRequest};
 use pando_format::{
-    BlockEntry, BufferPart, NodeBody, NodeHeader, NodeId, PartEntry, Structure, decode_leaf_part, open_part,
-    stored_checksum,
+    BlockEntry, BufferPart, NodeBody, NodeHeader, NodeId, PartEntry, Structure, Tree, decode_leaf_part,
+    open_part, stored_checksum,
 };
 
 use crate::betree::interior::{Child, Interior};
@@ -26,6 +26,8 @@ use crate::{Error, Miss, Result};
 
 /// Neighbouring parts of a leaf that are read together, if the predecessor of the first has been read, in bytes.
 const RUN_BYTES: usize = 1 << 20;
+/// The same of bytes in memory: what is compressed very well may come to thousands of times as many.
+const RUN_BYTES_RAW: usize = 16 << 20;
 
 /// A part decoded from the device.
 enum LoadedPart {
@@ -112,7 +114,11 @@ impl Volume {
                 std::thread::yield_now();
                 continue;
             }
-            let header = match self.read_header(id, &entry) {
+            let header = self.read_header(id, &entry).and_then(|header| {
+                self.expect_in_tree(entry.tree, id, header.children())?;
+                Ok(header)
+            });
+            let header = match header {
                 // What lay there was written over after the node had moved: look it up again.
                 Err(Error::Damaged { .. }) if self.table.generation(id) != Some(entry.generation) => continue,
                 header => header?,
@@ -133,6 +139,17 @@ impl Volume {
             }
             return Ok(true);
         }
+    }
+
+    /// No way leads from one tree into the other: a node that both have would be taken apart under the feet of one.
+    fn expect_in_tree(&self, tree: Tree, id: NodeId, targets: impl Iterator<Item = NodeId>) -> Result<()> {
+        for target in targets {
+            if self.table.tree(target).is_some_and(|other| other != tree) {
+                let what = format!("a way leads from it to node {}, which is the other tree's", target.0);
+                return Err(Error::damaged_node(Some(tree), id, what));
+            }
+        }
+        Ok(())
     }
 
     /// Reads and verifies the header of a node at a place.
@@ -261,9 +278,18 @@ impl Volume {
         if moved {
             return Ok(nothing);
         }
-        let parts = index..index + loaded.len();
-        let bytes = wanted[..loaded.len()].iter().map(|(_, entry)| entry.padded_length()).sum();
-        for ((index, entry), part) in wanted.into_iter().zip(loaded) {
+        let in_order = |((index, entry), part): &(&(usize, PartEntry), &LoadedPart)| {
+            is_in_order(&state, *index, entry, part)
+        };
+        let sound = wanted.iter().zip(&loaded).take_while(in_order).count();
+        if sound == 0 {
+            // It would be written, or split, as no leaf may be (LEAF-1).
+            let what = "a basement node has keys that belong to those beside it";
+            return Err(Error::damaged_node(Some(node.tree), node.id, what));
+        }
+        let parts = index..index + sound;
+        let bytes = wanted[..sound].iter().map(|(_, entry)| entry.padded_length()).sum();
+        for ((index, entry), part) in wanted.into_iter().zip(loaded).take(sound) {
             install(&mut state, index, &entry, part);
         }
         self.stats.parts_read.fetch_add(1, Ordering::Relaxed);
@@ -295,6 +321,7 @@ impl Volume {
         }
         let raw = open_part(Structure::BufferPart, &stored, entry).map_err(|error| damaged(&error))?;
         let part = BufferPart::decode(&raw).map_err(|error| damaged(&error))?;
+        self.expect_in_tree(node.tree, node.id, part.gotos.iter().map(|goto| goto.target))?;
         let buffer = MessageBuffer::from_parts(height, part.keyed, part.ranges, part.gotos);
         buffer
             .map(|buffer| LoadedPart::Buffer(Arc::new(buffer)))
@@ -343,14 +370,15 @@ impl Volume {
                 let in_order = index == 0
                     || leaf.basements[index - 1].part.get().is_some()
                     || self.cache.in_flight.contains(node.id, index as u32 - 1);
-                let mut bytes = first.padded_length();
+                let (mut bytes, mut raw) = (first.padded_length(), first.raw_length as usize);
                 let mut end = first.end_block();
                 let mut wanted = vec![(index, first)];
-                while in_order && bytes < RUN_BYTES {
+                while in_order && bytes < RUN_BYTES && raw < RUN_BYTES_RAW {
                     // Deletes leave gaps, which cost a request; a crafted leaf may have one of any length.
                     let behind = |next: &PartEntry| u64::from(next.offset) == end;
                     let Some(next) = stored(index + wanted.len()).filter(behind) else { break };
                     bytes += next.padded_length();
+                    raw += next.raw_length as usize;
                     end = next.end_block();
                     wanted.push((index + wanted.len(), next));
                 }
@@ -368,6 +396,13 @@ impl Volume {
 /// The error of an edge or goto to a node that is not there.
 fn unknown(id: NodeId) -> Error {
     Error::damaged_node(None, id, "an edge leads to it, but the block table has no such node")
+}
+
+/// False for a basement node with keys that lie before its first key or behind the next one's, if the slot still stands for the same bytes.
+fn is_in_order(state: &Node, index: usize, entry: &PartEntry, loaded: &LoadedPart) -> bool {
+    let (Body::Leaf(leaf), LoadedPart::Basement(basement)) = (&state.body, loaded) else { return true };
+    let is_same = leaf.basements.get(index).is_some_and(|slot| slot.part.stored() == Some(entry));
+    !is_same || basement.lies_inside(&leaf.range_of(index))
 }
 
 /// Gives a decoded part to its slot, if the slot still stands for the same bytes.

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use pando_device::{BLOCK_SIZE, WriteRequest};
 use pando_format::part::PART_LENGTH_MAX;
 use pando_format::{
-    BlockEntry, BufferPartWriter, Edge, EncodedPart, Extent, LeafPartWriter, NodeBody, NodeHeader, PartEntry,
-    stored_checksum,
+    BlockEntry, BufferPartWriter, Edge, EncodedPart, Extent, IMAGE_LENGTH_MAX, LeafPartWriter, NodeBody,
+    NodeHeader, PartEntry, stored_checksum,
 };
 
 use crate::betree::leaf::Basement;
@@ -141,6 +141,8 @@ impl Volume {
             position += part.length();
         }
         let length = position;
+        let raw: usize = header.parts.iter().map(|part| part.raw_length as usize).sum();
+        self.expect_length("a node", length.max(raw), IMAGE_LENGTH_MAX)?;
         let extents = self.allocator.allocate(length as u64, &borders);
         // A long message buffer is one part, and on a full volume longer than every run of free space.
         let extents = extents.or_else(|| self.allocator.allocate_scattered(length as u64));
@@ -200,7 +202,7 @@ impl Volume {
         for (key, value) in basement.entries.iter() {
             writer.push(key, value);
         }
-        self.expect_length(writer.raw_length())?;
+        self.expect_length("a part of a node", writer.raw_length(), PART_LENGTH_MAX)?;
         Ok(writer.finish(self.compression))
     }
 
@@ -216,17 +218,16 @@ impl Volume {
             writer.push_range(range, *msn);
         }
         buffer.gotos().iter().for_each(|goto| writer.push_goto(goto));
-        self.expect_length(writer.raw_length())?;
+        self.expect_length("a part of a node", writer.raw_length(), PART_LENGTH_MAX)?;
         Ok(writer.finish(self.compression))
     }
 
-    /// The tree splits parts long before they are too long. One that is cannot be written, so the volume takes no changes any more.
-    fn expect_length(&self, raw_length: usize) -> Result<()> {
-        if raw_length <= PART_LENGTH_MAX as usize {
+    /// The tree splits nodes and their parts long before they are too long. One that is cannot be written, so the volume takes no changes any more.
+    fn expect_length(&self, what: &str, length: usize, most: u32) -> Result<()> {
+        if length <= most as usize {
             return Ok(());
         }
-        let why = format_args!("a part of a node would take {raw_length} bytes, more than {PART_LENGTH_MAX}");
-        Err(self.poison(&why))
+        Err(self.poison(&format_args!("{what} would take {length} bytes, more than {most}")))
     }
 
     /// A part that is not in memory goes along as it lies on the device, unread. It keeps its checksum, so damage stays

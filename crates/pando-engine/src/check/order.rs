@@ -45,6 +45,8 @@ enum Span {
 /// A node to be looked at for messages that are too new, and the bounds of its keys if they are known.
 struct Look {
     id: NodeId,
+    /// What the way to it says. Where it is another one the way may lead in a circle (BT-3).
+    height: u8,
     own: Option<KeyRange>,
     span: Span,
 }
@@ -102,26 +104,28 @@ impl Check<'_> {
     /// Compares the messages of an edge, one by one, with what is behind it.
     fn compare_edge(&mut self, id: NodeId, index: usize, own: Option<&KeyRange>) -> Result<()> {
         let Some(node) = self.sound(id)? else { return Ok(()) };
-        let (buffer, child, range_way) = {
+        let (buffer, child, height, range_way) = {
             let state = node.state.read();
             let Body::Interior(interior) = &state.body else { return Ok(()) };
+            let Some(height) = state.height.checked_sub(1) else { return Ok(()) };
             let child = interior.children[index].clone();
             let Some(buffer) = child.buffer.get().cloned() else { return Ok(()) };
-            (buffer, child, RangeWay::of(interior, index, own))
+            (buffer, child, height, RangeWay::of(interior, index, own))
         };
         let newest = self.known(child.id).map(|below| below.waiting).unwrap_or_default();
         let mut looks = Vec::new();
         for (key, msn, _) in buffer.keyed().filter(|(_, msn, _)| *msn <= newest) {
             let Some(key) = child.translate(key) else { continue };
             let own = range_way.as_ref().and_then(|way| way.below.clone());
-            looks.push((Look { id: child.id, own, span: Span::Key(key) }, msn));
+            looks.push((Look { id: child.id, height, own, span: Span::Key(key) }, msn));
         }
         let gotos = buffer.gotos().iter().map(|goto| (&goto.range, goto.msn));
         let fragments = buffer.ranges().iter().map(|(range, msn)| (range, *msn)).chain(gotos);
         for (range, msn) in fragments.filter(|(_, msn)| *msn <= newest) {
             let Some(way) = &range_way else { continue };
             let Some(range) = way.go(range) else { continue };
-            looks.push((Look { id: child.id, own: way.below.clone(), span: Span::Range(range) }, msn));
+            let own = way.below.clone();
+            looks.push((Look { id: child.id, height, own, span: Span::Range(range) }, msn));
         }
         drop(buffer);
         drop(node);
@@ -140,13 +144,14 @@ impl Check<'_> {
     /// Looks for a message at a node and below it that is not older than `msn`, or for a key, unless it is keyed itself, newer.
     fn newer_at(&mut self, look: Look, msn: Msn) -> Result<Option<(NodeId, Msn)>> {
         let mut looks = vec![look];
-        while let Some(Look { id, own, span }) = looks.pop() {
+        while let Some(Look { id, height, own, span }) = looks.pop() {
             if self.known(id).is_none_or(|known| known.waiting < msn) {
                 continue;
             }
             let Some(node) = self.sound(id)? else { continue };
             let state = node.state.read();
             let Body::Interior(interior) = &state.body else { continue };
+            let Some(below) = height.checked_sub(1).filter(|_| state.height == height) else { continue };
             match span {
                 Span::Key(key) => {
                     let index = interior.index_of(&key);
@@ -160,6 +165,7 @@ impl Check<'_> {
                         Some(_) => {}
                         None => looks.extend(child.translate(&key).map(|key| Look {
                             id: child.id,
+                            height: below,
                             own: None,
                             span: Span::Key(key),
                         })),
@@ -182,7 +188,8 @@ impl Check<'_> {
                         }
                         let Some(way) = RangeWay::of(interior, index, own.as_ref()) else { continue };
                         let Some(range) = way.go(&piece) else { continue };
-                        looks.push(Look { id: child.id, own: way.below, span: Span::Range(range) });
+                        let span = Span::Range(range);
+                        looks.push(Look { id: child.id, height: below, own: way.below, span });
                     }
                 }
             }

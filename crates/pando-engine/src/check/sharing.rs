@@ -79,8 +79,10 @@ impl Check<'_> {
         if self.volume.failure().is_some() {
             return;
         }
-        let shared = |id: &usize| self.known[*id].lasting >= SHARED;
-        let mut stack: Vec<_> = (0..self.known.len()).filter(shared).map(|id| NodeId(id as u64)).collect();
+        let shared = self.known.iter().filter(|(_, known)| known.lasting >= SHARED);
+        let mut stack: Vec<_> = shared.map(|(id, _)| *id).collect();
+        // So that it finds the same in the same order.
+        stack.sort_unstable();
         while let Some(id) = stack.pop() {
             let Some(known) = self.known(id) else { continue };
             // Once each.

@@ -47,25 +47,19 @@ fn record(epoch: u64, lsn: u64) -> Record {
     Record::new(&operations(epoch, lsn))
 }
 
-fn source(device: Arc<dyn Device>, epochs: u64, checkpoint: Checkpoint) -> LogSource {
+fn source(device: Arc<dyn Device>, epoch: u64, checkpoint: Checkpoint) -> LogSource {
     let Checkpoint { position: start, cut } = checkpoint;
-    LogSource { device, region: REGION, volume: VOLUME, epochs: 1..=epochs, start, cut, closed: false }
+    LogSource { device, region: REGION, volume: VOLUME, epoch, start, cut, closed: false }
 }
 
-/// Replays and checks that the records are those of `epoch_of`, without gaps. Gives where the log ended, and
-/// at which record.
-fn replayed(
-    image: &Image,
-    epochs: u64,
-    from: Checkpoint,
-    epoch_of: impl Fn(u64) -> u64,
-) -> Result<(LogPosition, u64)> {
-    let replay = Replay::find(source(Arc::new(SimulatedDevice::from_image(image.clone())), epochs, from))?;
+/// Replays and checks that the records are those of the epoch, without gaps. Gives where the log ended, and at which record.
+fn replayed(image: &Image, epoch: u64, from: Checkpoint) -> Result<(LogPosition, u64)> {
+    let replay = Replay::find(source(Arc::new(SimulatedDevice::from_image(image.clone())), epoch, from))?;
     let mut last = from.cut.0;
     replay.for_each(|lsn, found| {
         assert_eq!(lsn.0, last + 1, "LOG-2");
         last = lsn.0;
-        assert_eq!(found, operations(epoch_of(lsn.0), lsn.0), "record {}", lsn.0);
+        assert_eq!(found, operations(epoch, lsn.0), "record {}", lsn.0);
         Ok(())
     })?;
     assert_eq!(replay.last(), Lsn(last));
@@ -170,7 +164,7 @@ fn a_crash_leaves_a_prefix_no_shorter_than_what_was_promised() {
     for seed in 0..4 {
         let load = random_load(seed);
         load.crashes(|what, image, durable, checkpoint| {
-            let (end, last) = replayed(&image, 1, checkpoint, |_| 1)
+            let (end, last) = replayed(&image, 1, checkpoint)
                 .unwrap_or_else(|error| panic!("seed {seed}, {what}: {error}"));
             assert!(last >= durable.0, "seed {seed}, {what}: {last} of {}", durable.0);
             assert!(last <= load.log.appended_lsn().0);
@@ -194,17 +188,18 @@ fn stale_batches_behind_a_hole_never_revive() {
     }
     let mut holes = 0;
     first.crashes(|what, image, durable, checkpoint| {
-        let (end, last) = replayed(&image, 1, checkpoint, |_| 1).expect("a torn tail is no damage");
+        let (end, last) = replayed(&image, 1, checkpoint).expect("a torn tail is no damage");
         assert!(last >= durable.0);
         holes += usize::from(last < first.log.appended_lsn().0);
-        let mut second = Load::new(image, 2, checkpoint, end, Lsn(last));
+        // Behind its opening, which is a checkpoint.
+        let opened = Checkpoint { position: end, cut: Lsn(last) };
+        let mut second = Load::new(image, 2, opened, end, Lsn(last));
         second.append();
         second.sync(&InlineAll);
         second.append();
         second.write_out(&InlineAll);
-        let epoch_of = |lsn| if lsn <= last { 1 } else { 2 };
         second.crashes(|again, image, durable, checkpoint| {
-            let found = replayed(&image, 2, checkpoint, epoch_of);
+            let found = replayed(&image, 2, checkpoint);
             let (_, found) = found.unwrap_or_else(|error| panic!("{what}; {again}: {error}"));
             assert!((durable.0..=last + 2).contains(&found), "{what}; {again}: {found}");
         });
@@ -221,7 +216,7 @@ fn rot_below_what_a_later_batch_calls_durable_is_damage() {
         load.sync(&InlineAll);
     }
     let image = load.device.image();
-    let (end, _) = replayed(&image, 1, FORMATTED, |_| 1).expect("nothing is damaged");
+    let (end, _) = replayed(&image, 1, FORMATTED).expect("nothing is damaged");
     let writes: Vec<_> = load
         .device
         .trace()
@@ -241,7 +236,7 @@ fn rot_below_what_a_later_batch_calls_durable_is_damage() {
         device
             .write(&[WriteRequest { offset: *offset, pieces: vec![buffer.freeze()] }])
             .expect("nothing fails here");
-        match replayed(&device.image(), 1, FORMATTED, |_| 1) {
+        match replayed(&device.image(), 1, FORMATTED) {
             Err(Error::Damaged { what }) => {
                 assert!(i < 2 && what.contains(&format!("record {} is missing", i + 1)), "batch {i}: {what}");
             }
@@ -334,8 +329,7 @@ fn bound_values_are_replayed_or_the_log_ends_before_them() {
     assert_eq!(logged, 6 * 4096, "a batch has no more than keys and bindings");
     let (mut states, mut cut_off) = (0, 0);
     load.crashes(|what, image, durable, checkpoint| {
-        let (_, last) =
-            replayed(&image, 1, checkpoint, |_| 1).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (_, last) = replayed(&image, 1, checkpoint).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(last >= durable.0, "{what}: {last} of {}", durable.0);
         states += 1;
         cut_off += usize::from(last < 6);
@@ -348,7 +342,7 @@ fn bound_values_that_were_durable_and_are_gone_are_damage() {
     let load = bound_load();
     let device = SimulatedDevice::from_image(load.device.image());
     device.discard(NODES + 2 * 3 * 4096, 4096).expect("nothing fails here");
-    let result = replayed(&device.image(), 1, FORMATTED, |_| 1);
+    let result = replayed(&device.image(), 1, FORMATTED);
     let Err(Error::Damaged { what }) = result else { panic!("{result:?}") };
     assert!(what.contains("record 1"), "{what}");
     assert!(what.contains(Structure::BoundBytes.name()), "{what}");
@@ -412,45 +406,46 @@ fn a_value_shorter_than_its_binding_stays_in_the_log() {
     let mut load = Load::formatted();
     load.append();
     load.sync(&BindShort);
-    assert_eq!(replayed(&load.device.image(), 1, FORMATTED, |_| 1).map(|(_, last)| last), Ok(1));
+    assert_eq!(replayed(&load.device.image(), 1, FORMATTED).map(|(_, last)| last), Ok(1));
+}
+
+/// What is found in a log of one record, whose value of 5000 bytes is bound to these places: of the value, by offset and length, and of the device.
+fn bound_to(pieces: &[(u32, u32, u64)]) -> Result<Replay> {
+    let key = Bytes::from_static(b"key");
+    let put = Operation::Put { tree: Tree::Data, key, value: Bytes::from(vec![7; 5000]) };
+    let piece = |&(start, length, offset): &(u32, u32, u64)| BoundPiece {
+        start,
+        length,
+        extent: Extent { device: 0, offset, length: length.next_multiple_of(4096) },
+        checksum: bound_checksum(&[Bytes::from(vec![7; length as usize])]),
+    };
+    let binding = Binding { lsn: Lsn(1), operation: 0, pieces: pieces.iter().map(piece).collect() };
+    let records = [encode_record_unbound(&[put], |_| true), encode_binding(&binding)];
+    let payload = records.iter().flat_map(EncodedRecord::pieces).collect::<Vec<_>>().concat();
+    let device = SimulatedDevice::new(CAPACITY);
+    let value = Bytes::from([vec![7; 5000], vec![0; 3192]].concat());
+    for (offset, bytes) in [(REGION.offset, batch_of(first_header(), &payload)), (NODES, value)] {
+        device.write(&[WriteRequest { offset, pieces: vec![bytes] }]).expect("nothing fails here");
+    }
+    Replay::find(source(Arc::new(device), 1, FORMATTED))
 }
 
 /// No writer binds more bytes than a value has. How many there are is seen before any is read, or the bindings would say how much
 /// memory a value takes.
 #[test]
 fn bindings_of_more_bytes_than_the_value_has_are_not_read() {
-    let key = Bytes::from_static(b"key");
-    let put = Operation::Put { tree: Tree::Data, key, value: Bytes::from(vec![7; 5000]) };
+    let last = |pieces: &[_]| bound_to(pieces).expect("nothing outside is read").last();
+    assert_eq!(last(&[(0, 5000, NODES)]), Lsn(1));
     // What lies outside the device cannot be read.
-    let piece = |start, length: u32, offset| BoundPiece {
-        start,
-        length,
-        extent: Extent { device: 0, offset, length: length.next_multiple_of(4096) },
-        checksum: bound_checksum(&[Bytes::from(vec![7; length as usize])]),
-    };
-    let binding =
-        Binding { lsn: Lsn(1), operation: 0, pieces: vec![piece(0, 5000, NODES), piece(5000, 1, CAPACITY)] };
-    let header = BatchHeader {
-        volume: VOLUME,
-        epoch: 1,
-        sequence: LOG_START.sequence,
-        previous: LOG_START.chain,
-        first_lsn: Lsn(1),
-        durable_lsn: Lsn(0),
-        record_count: 1,
-        payload_length: 0,
-        payload_checksum: 0,
-    };
-    let records = [encode_record_unbound(&[put], |_| true), encode_binding(&binding)];
-    let batch =
-        batch_of(header, &records.iter().flat_map(EncodedRecord::pieces).collect::<Vec<_>>().concat());
-    let device = SimulatedDevice::new(CAPACITY);
-    let value = Bytes::from([vec![7; 5000], vec![0; 3192]].concat());
-    for (offset, bytes) in [(REGION.offset, batch), (NODES, value)] {
-        device.write(&[WriteRequest { offset, pieces: vec![bytes] }]).expect("nothing fails here");
-    }
-    let replay = Replay::find(source(Arc::new(device), 1, FORMATTED)).expect("nothing outside is read");
-    assert_eq!(replay.last(), Lsn(0), "the log ends before the batch");
+    assert_eq!(last(&[(0, 5000, NODES), (5000, 1, CAPACITY)]), Lsn(0), "the log ends before the batch");
+}
+
+/// It would be read as often as it is named.
+#[test]
+fn a_place_that_is_bound_twice_is_damage() {
+    let found = bound_to(&[(0, 4096, NODES), (4096, 904, NODES)]).map(|replay| replay.last());
+    let Err(Error::Damaged { what }) = found else { panic!("{found:?}") };
+    assert!(what.contains("which overlap"), "{what}");
 }
 
 /// The header of a new log's first batch, of one record.
@@ -551,6 +546,6 @@ fn another_volumes_log_is_not_replayed() {
     let device = Arc::new(SimulatedDevice::from_image(load.device.image()));
     let other = LogSource { volume: [1; 16], ..source(device.clone(), 1, FORMATTED) };
     assert_eq!(Replay::find(other).expect("it is empty").last(), Lsn(0));
-    let later = LogSource { epochs: 2..=3, ..source(device, 1, FORMATTED) };
+    let later = source(device, 2, FORMATTED);
     assert_eq!(Replay::find(later).expect("it is empty").end(), LOG_START);
 }

@@ -16,6 +16,7 @@
 //!
 //! Lock order: `live`, then the allocator's mutex. No I/O is done under either.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use pando_device::Device;
@@ -41,8 +42,8 @@ struct Live {
     pages: Pages,
     /// The least id never used.
     next: u64,
-    /// Ids that can be used again.
-    free: Vec<NodeId>,
+    /// Ids that can be used again. Ranges, since a superblock may say that there were many more than there are nodes.
+    free: Vec<Range<u64>>,
     /// Ids that were freed since the last cut.
     freed: Vec<NodeId>,
     /// The least generation that is written from the opening to its first cut (SP-3); none is, behind that.
@@ -64,9 +65,9 @@ pub(crate) struct Next {
     pub generation: u64,
 }
 
-/// All table pages, by number.
+/// All table pages, by number; `None` for one that was not needed yet.
 #[derive(Clone, Default)]
-pub(crate) struct Pages(pub(super) Vec<Arc<TablePage>>);
+pub(crate) struct Pages(pub(super) Vec<Option<Arc<TablePage>>>);
 
 impl BlockTable {
     /// The table of a new volume.
@@ -98,8 +99,11 @@ impl BlockTable {
     fn from_stored(volume: VolumeId, allocator: Arc<Allocator>, stored: Stored, next: Next) -> Self {
         let (next, recovered_from) = (next.node.0, next.generation);
         let pages = stored.pages.clone();
+        let used = pages.entries().map(|(id, _)| id.0).chain([next]);
+        let between = used.scan(1, |from, id| Some(std::mem::replace(from, id + 1)..id));
+        let mut free: Vec<_> = between.filter(|ids| !ids.is_empty()).collect();
         // The last is taken first: low ids are used again first.
-        let free = (1..next).rev().map(NodeId).filter(|id| pages.get(*id).is_none()).collect();
+        free.reverse();
         let live = RwLock::new(Live { pages, next, free, freed: Vec::new(), recovered_from });
         Self { volume, allocator, live, stored: Mutex::new(stored) }
     }
@@ -114,6 +118,11 @@ impl BlockTable {
         self.live.read().pages.get(id).map(|entry| entry.generation)
     }
 
+    /// The tree that a node belongs to; `None` for an id that is not in use.
+    pub fn tree(&self, id: NodeId) -> Option<Tree> {
+        self.live.read().pages.get(id).map(|entry| entry.tree)
+    }
+
     /// The table as it is now.
     pub fn pages(&self) -> Pages {
         self.live.read().pages.clone()
@@ -121,9 +130,7 @@ impl BlockTable {
 
     /// How many nodes there are.
     pub fn count(&self) -> u64 {
-        let live = self.live.read();
-        let used = |page: &Arc<TablePage>| page.entries.iter().flatten().count() as u64;
-        live.pages.0.iter().map(used).sum()
+        self.live.read().pages.entries().count() as u64
     }
 
     /// The table of the last checkpoint.
@@ -141,7 +148,7 @@ impl BlockTable {
     /// An id for a new node, with one reference and no place.
     pub fn insert_new(&self, tree: Tree, height: u8) -> NodeId {
         let mut live = self.live.write();
-        let id = live.free.pop().unwrap_or_else(|| {
+        let id = live.take_free().unwrap_or_else(|| {
             live.next += 1;
             NodeId(live.next - 1)
         });
@@ -202,7 +209,7 @@ impl BlockTable {
         let mut live = self.live.write();
         let number = page_number(id);
         let same_page =
-            live.pages.0.get(number).zip(version.pages.0.get(number)).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+            live.pages.page(number).zip(version.pages.page(number)).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
         let entry =
             version.pages.slot(self.volume, id).as_mut().expect("a node that is written is in the version");
         let generation = entry.generation;
@@ -272,7 +279,15 @@ impl BlockTable {
     /// `discard` has seen them, and ids.
     pub fn release(&self, version: Version, discard: impl FnMut(Run)) {
         self.allocator.release(version.interval, discard);
-        self.live.write().free.extend(version.freed);
+        self.live.write().free.extend(version.freed.into_iter().map(|id| id.0..id.0 + 1));
+    }
+}
+
+impl Live {
+    fn take_free(&mut self) -> Option<NodeId> {
+        let id = self.free.last_mut()?.next();
+        self.free.pop_if(|ids| ids.is_empty());
+        id.map(NodeId)
     }
 }
 
@@ -311,24 +326,28 @@ impl Pages {
 
     /// All nodes, by id.
     pub fn entries(&self) -> impl Iterator<Item = (NodeId, &BlockEntry)> {
-        self.0.iter().flat_map(|page| {
+        self.0.iter().flatten().flat_map(|page| {
             let entries = page.entries.iter().enumerate();
             entries.filter_map(|(i, entry)| entry.as_ref().map(|entry| (page.node(i), entry)))
         })
     }
 
+    /// The page with this number.
+    pub(super) fn page(&self, number: usize) -> Option<&Arc<TablePage>> {
+        self.0.get(number)?.as_ref()
+    }
+
     /// Where a node lies.
     pub fn get(&self, id: NodeId) -> Option<&BlockEntry> {
-        self.0.get(page_number(id))?.entries[slot_number(id)].as_ref()
+        self.page(page_number(id))?.entries[slot_number(id)].as_ref()
     }
 
     /// The place for an id's entry, in a page that is not shared with another version.
     fn slot(&mut self, volume: VolumeId, id: NodeId) -> &mut Option<BlockEntry> {
         let number = page_number(id);
-        while self.0.len() <= number {
-            self.0.push(Arc::new(TablePage::new(volume, self.0.len() as u64)));
-        }
-        &mut Arc::make_mut(&mut self.0[number]).entries[slot_number(id)]
+        self.0.resize(self.0.len().max(number + 1), None);
+        let page = self.0[number].get_or_insert_with(|| Arc::new(TablePage::new(volume, number as u64)));
+        &mut Arc::make_mut(page).entries[slot_number(id)]
     }
 }
 

@@ -437,6 +437,28 @@ fn a_removed_nodes_id_waits_for_the_checkpoint() {
     assert_eq!(table.insert_new(Tree::Data, 0), second);
 }
 
+/// How many ids there were says how many can be used again, not how much memory the table takes.
+#[test]
+fn pages_without_a_node_take_no_memory() {
+    let device = SimulatedDevice::new(512 << 20);
+    let (_, root, next) = table_of(&device, &[64 * 200]);
+    let load = |root| {
+        let allocator = Arc::new(Allocator::new(&[Region { length: 256 << 20, ..REGION }]));
+        BlockTable::load(VOLUME, allocator, &device, root, least(next)).expect("the table is whole")
+    };
+    let table = load(root);
+    let removed = 100..10_000;
+    removed.clone().for_each(|id| assert!(table.remove(NodeId(id))));
+    let loaded = load(table.write(&table.snapshot(), &device, 2).expect("nothing fails here"));
+    let used =
+        |page: u64| (page * 64..page * 64 + 64).any(|id| id != 0 && id < next.0 && !removed.contains(&id));
+    let pages = loaded.pages().0;
+    assert!(pages.iter().zip(0..).all(|(page, number)| page.is_some() == used(number)));
+    for id in removed.chain(next.0..next.0 + 100) {
+        assert_eq!(loaded.insert_new(Tree::Data, 0), NodeId(id), "low ids come first");
+    }
+}
+
 /// The pages of the first group are placed, those of the next are not: nothing is kept, and the old table
 /// stays.
 #[test]

@@ -75,15 +75,13 @@ impl Stored {
         checkpoint: u64,
     ) -> Result<Self> {
         let pages = version.pages().clone();
-        let is_stored =
-            |number: usize, page| self.pages.0.get(number).is_some_and(|stored| Arc::ptr_eq(stored, page));
-        let changed = pages.0.iter().enumerate().filter(|(number, page)| !is_stored(*number, page));
-        let changed: Vec<usize> = changed.map(|(number, _)| number).collect();
+        let address = |pages: &Pages, number| pages.page(number).map(Arc::as_ptr);
+        let is_stored = |number: &usize| address(&self.pages, *number) == address(&pages, *number);
+        let changed: Vec<usize> = (0..pages.0.len()).filter(|number| !is_stored(number)).collect();
         let mut pointers = self.old_level(0, pages.0.len());
         writer.write(&changed, &mut pointers, |number| {
-            let page = &pages.0[number];
-            let is_used = page.entries.iter().any(Option::is_some);
-            is_used.then(|| TablePage { checkpoint, ..TablePage::clone(page) }.encode())
+            let page = pages.page(number).filter(|page| page.entries.iter().any(Option::is_some));
+            page.map(|page| TablePage { checkpoint, ..TablePage::clone(page) }.encode())
         })?;
         let (mut levels, mut changed) = (vec![pointers], changed);
         while levels.last().is_some_and(|below| below.len() > 1) {
@@ -218,7 +216,7 @@ pub(super) fn load(
 ) -> Result<Stored> {
     let blocks = allocator.counters().capacity / pando_device::BLOCK_SIZE as u64;
     // Ids are reused, so there are about as many as nodes. The bound keeps a wrong superblock from choosing
-    // how much memory the table takes.
+    // how much memory the table takes: 40 bytes for 64 ids, and pages only for those that are read.
     let ids = next.node.0;
     if ids == 0 || ids > 2 * blocks + (1 << 20) || root.levels > LEVELS_MAX {
         let what = format!("superblock: {ids} node ids and {} table levels cannot be", root.levels);
@@ -237,8 +235,7 @@ pub(super) fn load(
     if let Some(top) = levels.last_mut().and_then(|top| top.first_mut()) {
         *top = root.page;
     }
-    let empty = |number| Arc::new(TablePage::new(volume, number));
-    let mut pages = Pages((0..page_count as u64).map(empty).collect());
+    let mut pages = Pages(vec![None; page_count]);
     for level in (0..levels.len()).rev() {
         let numbers: Vec<(usize, Pointer)> = levels[level]
             .iter()
@@ -259,7 +256,7 @@ pub(super) fn load(
                             .ok_or_else(|| at.damaged("it points at ids never used"))? = *child;
                     }
                 } else {
-                    pages.0[number] = Arc::new(load_table(&at, volume, image, allocator, next)?);
+                    pages.0[number] = Some(Arc::new(load_table(&at, volume, image, allocator, next)?));
                 }
             }
         }

@@ -164,3 +164,23 @@ fn an_update_outside_the_value_does_nothing() {
     assert_eq!(update.apply(Some(old.clone())), Some(old));
     assert_eq!(update.apply(None), None);
 }
+
+/// Each field of one would be compared with each of the other.
+#[test]
+fn updates_of_many_fields_are_not_joined() {
+    let update = |from: u16, count| {
+        let fields = (from..from + count)
+            .map(|at| FieldUpdate::Set { offset: 8 * at, bytes: vec![at as u8; 8].into() });
+        Change::Update { fields: fields.collect() }
+    };
+    let sum = |count| {
+        let mut sum = Pending::Changes(vec![update(0, count)]);
+        assert_eq!(
+            sum.push(Pending::Changes(vec![update(1, count)])),
+            sum.length() as isize - 12 * count as isize
+        );
+        sum
+    };
+    assert_eq!(sum(32), Pending::Changes(vec![update(0, 33)]));
+    assert_eq!(sum(33), Pending::Changes(vec![update(0, 33), update(1, 33)]));
+}

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pando_format::head::reseal;
-use pando_format::superblock::{FANOUT_MIN, LOG_LENGTH_MIN};
+use pando_format::superblock::{BASEMENT_BYTES_MIN, FANOUT_MIN, LOG_LENGTH_MIN, NODE_BYTES};
 use pando_format::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -131,6 +131,10 @@ fn a_superblock_that_cannot_be_worked_with_is_damaged() {
     for (wrong, why) in [
         (Superblock { log: short, replay, ..sound.clone() }, "length of the log region"),
         (Superblock { fanout: FANOUT_MIN - 1, ..sound.clone() }, "fan-out"),
+        (Superblock { node_bytes: NODE_BYTES.end() + 1, ..sound.clone() }, "node bytes"),
+        (Superblock { node_bytes: 1024, basement_bytes: 256, ..sound.clone() }, "node bytes"),
+        (Superblock { basement_bytes: BASEMENT_BYTES_MIN - 1, ..sound.clone() }, "basement bytes"),
+        (Superblock { basement_bytes: sound.node_bytes / 2 + 1, ..sound.clone() }, "basement bytes"),
         (Superblock { live: RootPair { data: tall, ..sound.live }, ..sound.clone() }, "height"),
         (Superblock { log: elsewhere(sound.log), ..sound.clone() }, "device of a region"),
         (

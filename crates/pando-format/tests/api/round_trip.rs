@@ -325,6 +325,23 @@ fn no_node_is_longer_than_a_gib() {
     page.encode();
 }
 
+/// Nor is what its parts hold once they are no longer compressed: whoever opens a volume has its roots in memory whole.
+#[test]
+fn no_node_holds_more_than_a_gib() {
+    let parts = |count: u32| {
+        let (mut header, _) = sample::leaf_node();
+        header.body = NodeBody::Leaf { first_keys: (0..count as u8).map(|i| vec![i].into()).collect() };
+        let part = PartEntry { compression: Compression::Zstd, ..header.parts[2].clone() };
+        let long = |i| PartEntry { offset: 4 + i, stored_length: 4000, raw_length: 64 << 20, ..part.clone() };
+        header.parts = (0..count).map(long).collect();
+        header
+    };
+    let longest = parts(16);
+    assert_eq!(NodeHeader::decode(&longest.encode().into()), Ok(longest));
+    let refused = std::panic::catch_unwind(|| parts(17).encode()).unwrap_err();
+    assert!(refused.downcast_ref::<String>().unwrap().contains("FMT-24"));
+}
+
 #[test]
 fn the_newer_whole_superblock_wins() {
     let older = sample::superblock();
