@@ -21,7 +21,7 @@ use crate::{Batch, Error, Miss, Result};
 /// How often a change waits for flushes, with the locks of its caller held.
 const ROOT_WAITS_MAX: u32 = 5;
 
-/// Bytes of messages that the moves and clones of a batch may come to. Nobody needs a thousandth of it; a record made to harm could name a range with long
+/// Bytes of messages that the moves and clones of a batch may come to. Nobody needs a hundredth of it; a record made to harm could name a range with long
 /// ones as often as it has room for.
 const PLANNED_BYTES_MAX: u64 = 1 << 30;
 

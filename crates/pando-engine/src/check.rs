@@ -1,7 +1,7 @@
 //! Check: every reachable byte is read and verified, and what it says is compared with the invariants (design 4 and 6).
 //!
 //! The check walks the trees of an open volume on which nothing else is going on, from the roots down, with the bounds
-//! that the way to a node gives it. What is wrong is collected; the walk goes on with the next node. Memory: some dozens of bytes for each
+//! that the way to a node gives it. What is wrong is collected; the walk goes on with the next node. Memory: some 150 bytes for each
 //! node that there is, eight for each edge.
 //!
 //! | invariant | where it is checked |
@@ -65,8 +65,8 @@ impl Engine {
     }
 }
 
-/// Problems told of one volume.
-const PROBLEMS_MAX: usize = 10_000;
+/// Problems that a check tells of; behind them it says that there are more.
+pub const PROBLEMS_MAX: usize = 10_000;
 
 struct Check<'a> {
     volume: &'a Volume,

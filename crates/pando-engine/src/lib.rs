@@ -30,7 +30,7 @@ mod usage;
 mod volume;
 
 pub use batch::Batch;
-pub use check::{CheckReport, Sizes};
+pub use check::{CheckReport, PROBLEMS_MAX, Sizes};
 pub use copies::{copy_for_device, join};
 pub use engine::{Engine, Space};
 pub use error::{Error, Miss, Refusals, Result};

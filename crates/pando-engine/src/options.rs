@@ -59,8 +59,8 @@ pub enum Background {
 /// How a volume is opened.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Memory for nodes, clean and dirty, in bytes. What one call reads has to fit in beside what is dirty: if not, what comes for it throws out
-    /// what came for it before, for ever.
+    /// Memory for nodes, clean and dirty, in bytes. What one call reads has to fit in beside what is dirty, or the call never
+    /// ends: each part that is read for it would throw out another that it needs.
     pub cache_bytes: usize,
     /// Refuse every change. The log is replayed in memory, nothing is written.
     pub read_only: bool,

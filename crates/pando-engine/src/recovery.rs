@@ -101,7 +101,7 @@ pub(crate) fn plan(capacity: u64, options: &FormatOptions) -> Result<Superblock>
     let fanout = options.fanout.unwrap_or(16);
     let basement_fits = (BASEMENT_BYTES_MIN..=node_bytes / 2).contains(&basement_bytes);
     if !NODE_BYTES.contains(&node_bytes) || !basement_fits || fanout < FANOUT_MIN {
-        let what = "nodes need 4 KiB to 64 MiB, at least 4 children, and room for two basement nodes of 256 bytes or more";
+        let what = "nodes need 4 KiB to 8 MiB, at least 4 children, and room for two basement nodes of 256 bytes or more";
         return Err(Error::Invalid { what: what.to_owned() });
     }
     let log_bytes = options.log_bytes.unwrap_or_else(|| {

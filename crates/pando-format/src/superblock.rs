@@ -30,8 +30,8 @@ pub const LABEL_LENGTH_MAX: usize = 255;
 /// Most regions that nodes may lie in.
 pub const NODE_REGIONS_MAX: usize = 8;
 
-/// Bytes that a node may be meant to have.
-pub const NODE_BYTES: RangeInclusive<u32> = 4 << 10..=64 << 20;
+/// Bytes that a node may be meant to have. Four nodes' worth may wait at one edge of a root, which is one part.
+pub const NODE_BYTES: RangeInclusive<u32> = 4 << 10..=8 << 20;
 /// The least that a basement node may be meant to have: of fewer, each key would be one.
 pub const BASEMENT_BYTES_MIN: u32 = 256;
 
@@ -286,7 +286,7 @@ impl Superblock {
     /// What a writer never writes, whatever the checksum says: places outside the device would be read and written.
     fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
         if !NODE_BYTES.contains(&self.node_bytes) {
-            return Err(reader.wrong("node bytes", self.node_bytes.into(), "4 KiB to 64 MiB"));
+            return Err(reader.wrong("node bytes", self.node_bytes.into(), "4 KiB to 8 MiB"));
         }
         if !(BASEMENT_BYTES_MIN..=self.node_bytes / 2).contains(&self.basement_bytes) {
             let expected = "256 to half of the node's bytes";

@@ -141,8 +141,11 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn problem(&mut self, invariant: &'static str, key: &[u8], what: impl std::fmt::Display) {
-        let what = format!("\"{}\" {what}", key.escape_ascii());
-        self.report.problems.push(Problem { invariant, what });
+        // A volume made to harm may have as many as it has names.
+        if self.report.problems.len() < pando_engine::PROBLEMS_MAX {
+            let what = format!("\"{}\" {what}", key.escape_ascii());
+            self.report.problems.push(Problem { invariant, what });
+        }
     }
 
     fn scan(&self, tree: Tree, range: &KeyRange, limit: ScanLimit) -> Result<pando_engine::Scan> {

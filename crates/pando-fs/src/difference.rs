@@ -280,7 +280,7 @@ impl Walk<'_> {
                 });
                 let found = match found {
                     // It has gone from the live tree meanwhile.
-                    Err(Error::NotFound) => continue,
+                    Err(Error::NotFound) => [self.other(0, &keys[0])?, None],
                     other => other?,
                 };
                 if let [Some(old), Some(new)] = &found

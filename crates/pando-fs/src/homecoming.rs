@@ -66,8 +66,8 @@ pub(crate) struct Home {
 }
 
 impl FileSystem {
-    /// Where a file may go home to once it has lost this name. Nobody else need hold that directory, so it is added to `held`, to be let go of
-    /// once nothing is locked: what is found in a directory that leaves the table meanwhile is not kept by the lock of its names. No names are locked.
+    /// Where a file may go home to once it has lost this name. That directory gets a reference in `held`, to be let go of once nothing is
+    /// locked: it could leave the table otherwise, and the lock of its names would keep nothing that is found there. No names are locked.
     pub(crate) fn home_of<'a>(
         &'a self,
         inode: &Inode,

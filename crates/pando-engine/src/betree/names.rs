@@ -7,8 +7,8 @@ use pando_format::{Bound, HEIGHT_MAX, KEY_LENGTH_MAX, KeyRange};
 
 use super::lifting::edge_prefix;
 
-/// Bytes of what a node may call a key. Where ranges move and are cloned often, names of what nobody can ask for may be longer than a key; no way puts
-/// more there than a key has.
+/// Bytes of what a node may call a key: as if each way down put a key's worth in front of it. Names of what nobody can ask for any more, since ranges moved and were cloned
+/// often, may be longer than a key, but nowhere near as long.
 pub(crate) const NAMES_LENGTH_MAX: usize = (HEIGHT_MAX as usize + 1) * KEY_LENGTH_MAX;
 
 /// What a node calls its keys: a full key begins with `prefix`, and the node has `local` in the place of it. Only below an xf

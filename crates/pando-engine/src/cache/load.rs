@@ -141,7 +141,8 @@ impl Volume {
         }
     }
 
-    /// No way leads from one tree into the other: a node that both have would be taken apart under the feet of one.
+    /// No way leads from one tree to a node of the other, which would be taken apart under that one's feet. What a way leads to that is not there is told of by
+    /// who goes it.
     fn expect_in_tree(&self, tree: Tree, id: NodeId, targets: impl Iterator<Item = NodeId>) -> Result<()> {
         for target in targets {
             if self.table.tree(target).is_some_and(|other| other != tree) {

@@ -45,7 +45,7 @@ enum Span {
 /// A node to be looked at for messages that are too new, and the bounds of its keys if they are known.
 struct Look {
     id: NodeId,
-    /// What the way to it says. Where it is another one the way may lead in a circle (BT-3).
+    /// What the way to it says. A node of another height is not looked at: ways could lead in a circle (BT-3).
     height: u8,
     own: Option<KeyRange>,
     span: Span,

@@ -140,12 +140,25 @@ impl Binder for Volume {
     }
 }
 
+/// The runs that may be left out. Of two that share memory one: written to the same keys they would have one place, which has one owner (SP-2).
 fn candidates(first: Lsn, records: &[Record]) -> Vec<Run<'_>> {
     let mut runs = Vec::new();
+    // Where it begins and ends.
+    let mut memory = BTreeMap::new();
+    let mut is_apart = |bytes: &Bytes| {
+        let start = bytes.as_ptr().addr();
+        let end = start + bytes.len();
+        let is_apart = memory.range(..end).next_back().is_none_or(|(_, before)| *before <= start);
+        if is_apart {
+            memory.insert(start, end);
+        }
+        is_apart
+    };
     for (lsn, record) in (first.0..).zip(records) {
         for (operation, what) in (0..).zip(record.operations()) {
             let Operation::PutRun { tree, prefix, first, bytes } = what else { continue };
-            if bytes.len() >= BOUND_BYTES_MIN && bytes.len().is_multiple_of(BLOCK_VALUE_LENGTH) {
+            let is_long = bytes.len() >= BOUND_BYTES_MIN && bytes.len().is_multiple_of(BLOCK_VALUE_LENGTH);
+            if is_long && is_apart(bytes) {
                 let places = vec![None; bytes.len() / BLOCK_VALUE_LENGTH];
                 let lsn = Lsn(lsn);
                 runs.push(Run { lsn, operation, tree: *tree, prefix, first: *first, bytes, places });

@@ -142,6 +142,7 @@ impl Replay {
     }
 
     /// Each place on the device has one owner (SP-2). Asked before anything is read: who names one place a thousand times would have it read as often.
+    /// Those of batches that will turn out to lie behind the end are no exception: their places are reserved as well.
     fn expect_apart(&self) -> Result<()> {
         let mut extents = self.bound_extents();
         extents.sort_unstable_by_key(|extent| extent.offset);

@@ -1,5 +1,6 @@
 //! What a volume leaves out where it is told to, to measure what it gives: it holds the same without.
 
+use bytes::Bytes;
 use pando_engine::{Batch, Engine, FormatOptions, KeyRange, Options, Tree};
 
 use crate::common::{assert_sound, formatted, get, manual, open};
@@ -93,4 +94,24 @@ fn small_ranges_move_by_copy_unless_that_is_left_out() {
     assert_eq!(moved(None), (0, 1));
     assert_eq!(moved(Some(0)), (1, 0));
     assert_eq!(moved(Some(20_000)), (0, 1));
+}
+
+/// Both were bound to the same place, and the volume could not be opened any more.
+#[test]
+fn of_two_runs_of_the_same_memory_one_is_bound() {
+    let device = formatted(64, &FormatOptions::default());
+    let engine = open(&device, manual());
+    let bytes = Bytes::from(vec![1; RUN_BYTES]);
+    for _ in 0..2 {
+        let mut batch = Batch::new();
+        batch.put_run(Tree::Data, b"file".to_vec(), 0, bytes.clone());
+        engine.changing(0, || engine.apply(batch.clone())).unwrap();
+    }
+    engine.sync().unwrap();
+    assert_eq!(engine.stats().runs_bound, 1);
+    drop(engine);
+    let engine = open(&device, manual());
+    let key = [b"file".as_slice(), &7_u64.to_be_bytes()].concat();
+    assert_eq!(get(&engine, Tree::Data, &key), Some(vec![1; 4096]));
+    assert_sound(&engine);
 }

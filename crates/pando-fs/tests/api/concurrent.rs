@@ -28,7 +28,7 @@ struct Recording {
 }
 
 impl Recording {
-    /// Makes a volume, changes it a little, and opens it with the engine's threads at work.
+    /// Makes a volume, prepares it, and opens it with the engine's threads at work.
     fn begin(
         seed: u64,
         copied_bytes: Option<usize>,

@@ -38,7 +38,7 @@ impl TimedEvent {
 pub struct Cut {
     /// What is durable, and what may be lost.
     pub point: CrashPoint,
-    /// Writes and flushes that had not returned.
+    /// Calls to write or flush that had not returned.
     pub under_way: usize,
     /// Writes that were there when the last flush ended, and are not durable by it.
     pub passed_by: u64,
@@ -65,7 +65,11 @@ impl Cut {
             point.push(&event.event);
             passed_by += u64::from(event.begin < last_flush_end);
         }
-        let under_way = begun.iter().filter(|event| event.end > moment).count();
+        // The requests of one call begin together.
+        let mut under_way: Vec<_> =
+            begun.iter().filter(|event| event.end > moment).map(|event| event.begin).collect();
+        under_way.dedup();
+        let under_way = under_way.len();
         Self { point, under_way, passed_by }
     }
 }

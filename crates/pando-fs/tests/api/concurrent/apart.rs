@@ -8,11 +8,12 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use pando_device::simulated::Random;
+use pando_engine::Error as Refused;
 use pando_fs::operations::{
     Caller, FileType, Operations, ROOT, RenameMode, SetAttributes, WriteMode, changing, changing_bytes,
     waiting,
 };
-use pando_fs::{FileSystem, InodeNumber, Result};
+use pando_fs::{Error, FileSystem, InodeNumber, Result};
 use pando_sim::concurrent::device::TimedDevice;
 use pando_sim::{for_each_seed, seeds};
 
@@ -228,7 +229,14 @@ fn run(seed: u64, fails_within: u64, report: &Mutex<Report>) -> std::result::Res
         device.fail_within(fails_within, seed.is_multiple_of(2));
     }
     // After a failure of the device that is what everybody is to hear.
-    let heard = |result: Result<()>| if device.failed_count() > 0 { Ok(()) } else { result.map_err(text) };
+    let heard = |result: Result<()>| match result {
+        Err(Error::ReadOnly | Error::Engine(Refused::Device(_) | Refused::ReadOnly { .. }))
+            if device.failed_count() > 0 =>
+        {
+            Ok(())
+        }
+        other => other.map_err(text),
+    };
     let mut done = Vec::new();
     std::thread::scope(|scope| {
         let fs = &fs;

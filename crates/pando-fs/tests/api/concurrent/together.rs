@@ -55,6 +55,7 @@ struct Report {
     states: u64,
     paused: u64,
     overlapping: u64,
+    made: u64,
 }
 
 fn run(seed: u64, report: &Mutex<Report>) -> Result<(), String> {
@@ -82,6 +83,7 @@ fn run(seed: u64, report: &Mutex<Report>) -> Result<(), String> {
     check(&fs).map_err(|what| format!("before it was closed: {what}"))?;
     fs.close().map_err(text)?;
     drop(fs);
+    report.lock().unwrap().made += made.directories.into_inner() + made.links.into_inner();
     let mut random = Random::new(seed);
     let end = device.tick();
     pauses.last_mut().expect("there are some").end = end;
@@ -112,6 +114,6 @@ fn every_crash_among_threads_in_one_tree_leaves_it_sound() {
     let report = report.into_inner().unwrap();
     println!("{report:#?}");
     if std::env::var_os("PANDO_SEED").is_none() {
-        assert!(report.overlapping > 20 && report.paused > 100);
+        assert!(report.overlapping > 20 && report.paused > 100 && report.made > 50);
     }
 }

@@ -40,6 +40,11 @@ pub struct Actor<'a> {
     kept: Vec<Kept>,
 }
 
+/// What there is, if there is anything.
+fn found<T>(result: Result<T>) -> Option<T> {
+    result.inspect_err(|error| assert!(is_expected(error), "{error:?}")).ok()
+}
+
 /// What the others may have made of a step.
 fn is_expected(error: &Error) -> bool {
     matches!(
@@ -98,18 +103,14 @@ impl<'a> Actor<'a> {
     fn walk(&mut self) -> InodeNumber {
         let mut at = ROOT;
         if self.random.chance(1, 4)
-            && let Ok(root) = self.lookup(SNAPSHOTS)
+            && let Some(root) = found(self.lookup(SNAPSHOTS))
         {
             at = root.inode;
         }
         for _ in 0..self.random.below(3) {
-            match self.lookup(at) {
-                Ok(found) if found.file_type == FileType::Directory => at = found.inode,
-                Ok(_) => break,
-                Err(error) => {
-                    assert!(matches!(error, Error::NotFound | Error::Stale), "{error:?}");
-                    break;
-                }
+            match found(self.lookup(at)) {
+                Some(found) if found.file_type == FileType::Directory => at = found.inode,
+                _ => break,
             }
         }
         at
@@ -146,7 +147,7 @@ impl<'a> Actor<'a> {
                 self.made.links.fetch_add(1, Ordering::Relaxed);
                 if self.random.chance(1, 2) {
                     // The other name is the only one then, unless somebody else has taken this one.
-                    let _ = changing(fs, |fs| fs.unlink(at, old));
+                    found(changing(fs, |fs| fs.unlink(at, old)));
                 }
                 Ok(Some(linked))
             }
@@ -158,8 +159,8 @@ impl<'a> Actor<'a> {
             }
             // Of directories only those without others: clones of clones would fill the volume.
             (12 | 13, Some(inode)) => {
-                let found = waiting(fs, |fs| fs.get_attributes(inode));
-                if found.is_ok_and(|found| found.file_type != FileType::Directory || found.links == 2) {
+                let found = found(waiting(fs, |fs| fs.get_attributes(inode)));
+                if found.is_some_and(|found| found.file_type != FileType::Directory || found.links == 2) {
                     changing(fs, |fs| fs.clone_tree(&CALLER, &[], inode, to, new))?;
                 }
                 Ok(None)
