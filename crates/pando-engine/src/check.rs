@@ -65,7 +65,7 @@ impl Engine {
     }
 }
 
-/// Problems that a check tells of; behind them it says that there are more.
+/// Problems that a check tells of; where there are so many, there may be more.
 pub const PROBLEMS_MAX: usize = 10_000;
 
 struct Check<'a> {
@@ -179,10 +179,8 @@ impl Check<'_> {
 
     /// A volume made to harm may have as many as it has keys.
     fn note(&mut self, what: String) {
-        match self.report.problems.len().cmp(&PROBLEMS_MAX) {
-            std::cmp::Ordering::Less => self.report.problems.push(what),
-            std::cmp::Ordering::Equal => self.report.problems.push("and more".to_owned()),
-            std::cmp::Ordering::Greater => {}
+        if self.report.problems.len() < PROBLEMS_MAX {
+            self.report.problems.push(what);
         }
     }
 

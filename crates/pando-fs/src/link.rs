@@ -29,8 +29,8 @@ use crate::{Error, FileSystem, Result};
 /// Most names of a file: what the links of a FUSE reply hold for programs with signed numbers.
 pub const LINKS_MAX: u32 = i32::MAX as u32;
 
-/// An inode that somebody is at work with: found under a name (LK-2), or a directory with such a name. The last reference takes the inode out of the table, and deletes an orphan. So drop it after the
-/// locks of states; and either before those of the names it was found among, which keep it from going home ([`crate::homecoming`]) as
+/// An inode that somebody is at work with: found under a name (LK-2), or a directory with such a name. The last reference takes
+/// the inode out of the table, and deletes an orphan. So drop it after the locks of states; and either before those of the names it was found among, which keep it from going home ([`crate::homecoming`]) as
 /// long as it has that name, or when nothing is locked any more.
 pub(crate) struct Found<'a> {
     inode: Arc<Inode>,

@@ -10,6 +10,7 @@ use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending, Tree, Xf};
 use parking_lot::Mutex;
 
 use super::interior::{Child, Interior};
+use super::names::NAMES_LENGTH_MAX;
 use super::node::{Body, Node, NodeRef};
 use super::tree::{TreeRoot, root_above};
 use crate::small_volume::{change, manual, small_volume};
@@ -457,6 +458,26 @@ fn a_key_outside_its_leaf_is_damage() {
     assert_outside(engine.volume().merge_pair(&root(&engine), &KeyRange::all(), 0));
 }
 
+/// A chain of such ways took all memory.
+#[test]
+fn a_way_that_makes_keys_too_long_is_damage() {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    for number in 0..1000 {
+        put(&engine, number);
+        settle(&engine);
+    }
+    let root = root(&engine);
+    let KeyRange { lower, upper } = KeyRange::all();
+    let prepend = Bytes::from(vec![b'z'; NAMES_LENGTH_MAX]);
+    let xf = Xf { strip: 0, prepend, lower, upper };
+    let target = second_child(&engine).state.read().interior().children[0].id;
+    let goto = Goto { range: KeyRange::prefix("other"), msn: MSN, target, height: 0, xf };
+    root.state.write().interior_mut().push_goto(&goto, &KeyRange::all(), root.height);
+    let answer = engine.waiting(|| engine.get(TREE, b"other"));
+    let Err(Error::Damaged { what }) = answer else { panic!("{answer:?}") };
+    assert!(what.contains("longer than they can be"), "{what}");
+}
+
 /// Where it was joined or reclaimed, the other tree would have lost it.
 #[test]
 fn an_edge_into_the_other_tree_is_damage() {
@@ -580,34 +601,6 @@ fn nobody_waits_for_a_node_of_a_wrong_height() {
             assert!(what.contains("its height is 1"), "way {number}: {what}");
         });
     }
-}
-
-/// What waits for an edge was compared with what is behind it, around and around.
-#[test]
-fn a_check_of_an_image_that_leads_in_a_circle_ends() {
-    let (engine, _) = small_volume(16 << 10, 2 << 10);
-    let volume = engine.volume();
-    let to = |id, strip, prepend: &'static [u8]| {
-        let KeyRange { lower, upper } = KeyRange::all();
-        let xf = Xf { strip: 0, prepend: Bytes::from_static(prepend), lower, upper };
-        Child { xf: Some(xf), ..Child::new(id, strip) }
-    };
-    let add = |height, pivots: Vec<Bound>, children: Vec<Child>| {
-        let body = Body::Interior(Interior { pivots, children });
-        volume.add_node(TREE, Node::new(height, body, KeyRange::all(), Msn::default()))
-    };
-    {
-        let _gate = volume.gate.read_recursive();
-        let below = add(1, Vec::new(), vec![to(NodeId::EMPTY, 0, b"z")]);
-        // "k" leads there by the first edge, and comes back as "zk", which leads there as "k" by the second.
-        let mut first = Child::new(below.id, 0);
-        first.push("k".into(), MSN, Pending::Delete);
-        let above = add(2, vec![Bound::before("z")], vec![first, to(below.id, 1, b"")]);
-        below.state.write().interior_mut().children[0].id = above.id;
-        TreeRoot::replace(&mut volume.root(TREE).write(), above);
-    }
-    let problems = engine.check(&mut |_, _| {}).unwrap().problems;
-    assert!(problems.iter().any(|what| what.contains("BT-3")), "{problems:#?}");
 }
 
 /// An image may have an edge to a node that is not there. The count of that node was to be lowered when the edge was cut off.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pando_device::MemoryDevice;
-use pando_format::{Bound, Tree};
+use pando_format::{Bound, Msn, Pending, Tree};
 
-use crate::small_volume::{manual, volume_on};
+use crate::small_volume::{change, manual, small_volume, volume_on};
 use crate::{Background, Batch, Engine, Error, FormatOptions, KeyRange, Options, ScanLimit};
 
 /// Messages that do not come along with a clone, a few more than that takes.
@@ -253,4 +253,26 @@ fn clones_of_blocks_share_them() {
         model.insert(block(b"clone/", number), vec![number as u8; 1000]);
     }
     assert_sound(&engine, &model);
+}
+
+/// Each of these carries what waits for its range, so a record of a few kilobytes could ask for any amount of memory.
+#[test]
+fn what_comes_along_with_a_batch_has_a_bound() {
+    let (engine, _) = small_volume(4 << 20, 128 << 10);
+    let put = |key: u8| change(&engine, |batch| batch.put(Tree::Data, vec![key], vec![key; 1 << 20]));
+    (0..20).for_each(|key| {
+        put(key);
+        while engine.background_step().unwrap() {}
+    });
+    let root = engine.volume().root(Tree::Data).read().clone();
+    assert!(root.height > 0);
+    // It waits in the root.
+    let value = Pending::Put(vec![1; 3 << 20].into());
+    root.state.write().interior_mut().push("long".into(), Msn { lsn: 1, sub: 0 }, value);
+    let mut batch = Batch::new();
+    for number in 0..400 {
+        batch.clone_range(Tree::Data, b"long".to_vec(), format!("clone {number}\0"));
+    }
+    let applied = engine.waiting(|| engine.apply(batch.clone()));
+    assert!(matches!(applied, Err(Error::TooLarge { .. })), "{applied:?}");
 }

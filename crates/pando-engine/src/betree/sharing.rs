@@ -164,7 +164,11 @@ impl Leaf {
 
 /// The error of a node that a shared way does not lead to as it should.
 pub(crate) fn lifts_too_much(node: &CachedNode) -> Error {
-    Error::damaged_node(Some(node.tree), node.id, "an edge lifts more than its keys hold")
+    Error::damaged_node(
+        Some(node.tree),
+        node.id,
+        "a way lifts more than its keys hold, or makes them longer than they can be",
+    )
 }
 
 /// The error of a node that waits for reclamation, and an edge leads to it still.

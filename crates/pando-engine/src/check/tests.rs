@@ -3,9 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pando_format::{Goto, KeyRange, Msn, Pending, Tree};
+use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending, Tree, Xf};
 
-use crate::betree::node::{Body, NodeRef};
+use super::PROBLEMS_MAX;
+use crate::betree::interior::{Child, Interior};
+use crate::betree::node::{Body, Node, NodeRef};
+use crate::betree::tree::TreeRoot;
 use crate::small_volume::small_volume;
 use crate::{Batch, CheckReport, Engine};
 
@@ -116,6 +119,54 @@ fn a_message_above_a_newer_one_for_its_key_is_found() {
     let root = root(&engine);
     root.state.write().interior_mut().children[index].push(key, OLDEST, Pending::Delete);
     expect_problem(&engine, "BT-1: a message of MSN");
+}
+
+/// What waits for an edge was compared with what is behind it, around and around.
+#[test]
+fn a_check_of_an_image_that_leads_in_a_circle_ends() {
+    let (engine, _) = small_volume(16 << 10, 2 << 10);
+    let volume = engine.volume();
+    let to = |id, strip, prepend: &'static [u8]| {
+        let KeyRange { lower, upper } = KeyRange::all();
+        let xf = Xf { strip: 0, prepend: Bytes::from_static(prepend), lower, upper };
+        Child { xf: Some(xf), ..Child::new(id, strip) }
+    };
+    let add = |height, pivots: Vec<Bound>, children: Vec<Child>| {
+        let body = Body::Interior(Interior { pivots, children });
+        volume.add_node(Tree::Data, Node::new(height, body, KeyRange::all(), Msn::default()))
+    };
+    {
+        let _gate = volume.gate.read_recursive();
+        let below = add(1, Vec::new(), vec![to(NodeId::EMPTY, 0, b"z")]);
+        // "k" leads there by the first edge, and comes back as "zk", which leads there as "k" by the second.
+        let mut first = Child::new(below.id, 0);
+        first.push("k".into(), OLDEST, Pending::Delete);
+        let above = add(2, vec![Bound::before("z")], vec![first, to(below.id, 1, b"")]);
+        below.state.write().interior_mut().children[0].id = above.id;
+        TreeRoot::replace(&mut volume.root(Tree::Data).write(), above);
+    }
+    let problems = engine.check(&mut |_, _| {}).unwrap().problems;
+    assert!(problems.iter().any(|what| what.contains("BT-3")), "{problems:#?}");
+}
+
+/// Each message is one here; what is told has an end.
+#[test]
+fn a_check_tells_of_so_many_problems_and_no_more() {
+    let engine = tree();
+    let newest = Msn { lsn: engine.stats().last_lsn, sub: 0 };
+    let root = root(&engine);
+    let (first, below) = {
+        let mut above = root.state.write();
+        let (bounds, _) = above.interior().bounds_below(0, &KeyRange::all()).unwrap();
+        let edge = &mut above.interior_mut().children[0];
+        for number in 0..PROBLEMS_MAX + 100 {
+            edge.push(format!("key 000 {number}").into(), OLDEST, Pending::Delete);
+        }
+        (edge.id, bounds)
+    };
+    let node = loaded(&engine, first);
+    node.state.write().interior_mut().push_range(&below, &below, newest);
+    assert_eq!(check(&engine).problems.len(), PROBLEMS_MAX);
 }
 
 /// Where a range moves by copy, what deletes the old keys there may be further down than the new ones.

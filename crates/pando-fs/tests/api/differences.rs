@@ -264,21 +264,26 @@ fn the_live_tree_may_change_while_it_is_compared() {
     let fs = &*volume.fs;
     let d = volume.directory(ROOT, "d");
     let f = volume.file(ROOT, "f");
+    let y = volume.file(d, "y");
     take(&volume, "old");
     volume.file(ROOT, "a");
     volume.file(d, "x");
+    volume.write(y, 0, b"text");
     let mut told = Vec::new();
     let mut emit = |entry: &Entry| {
         if entry.path == "/a" {
             fs.unlink(d, b"x").unwrap();
+            fs.unlink(d, b"y").unwrap();
             fs.remove_directory(ROOT, b"d").unwrap();
             fs.link(f, ROOT, b"d").unwrap();
         }
-        told.push(entry.path.clone());
+        told.push((entry.what.clone(), entry.path.clone()));
         true
     };
     fs.differences(b"old", None, false, &mut emit).unwrap();
-    assert_eq!(told, ["/", "/a", "/d"]);
+    let expected =
+        [(What::Changed, "/"), (What::Created, "/a"), (What::Changed, "/d"), (What::Deleted, "/d/y")];
+    assert_eq!(told, expected.map(|(what, path)| (what, path.into())));
 }
 
 /// What a look at a snapshot finds: of each path the number in the live tree, the type, and what changes.

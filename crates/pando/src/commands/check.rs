@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use pando_engine::PROBLEMS_MAX;
 use pando_fs::check::Report;
 use serde_json::json;
 
@@ -140,6 +141,7 @@ fn print(output: &mut Output, args: &CheckArgs, findings: &Findings) -> Result<(
     match problems.len() {
         0 => output.line(format!("{path}: clean: {held}")),
         1 => output.line(format!("{path}: 1 problem: {held}")),
-        count => output.line(format!("{path}: {count} problems: {held}")),
+        count if count < PROBLEMS_MAX => output.line(format!("{path}: {count} problems: {held}")),
+        count => output.line(format!("{path}: {count} problems or more: {held}")),
     }
 }

@@ -1,4 +1,4 @@
-//! What several threads do in one small tree, a step at a time, none of which keeps a reference.
+//! What several threads do in one small tree, a step at a time, of which none keeps a reference but to files without a name.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
