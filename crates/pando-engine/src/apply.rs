@@ -21,8 +21,12 @@ use crate::{Batch, Error, Miss, Result};
 /// How often a change waits for flushes, with the locks of its caller held.
 const ROOT_WAITS_MAX: u32 = 5;
 
-/// Bytes of messages that the moves and clones of a batch may come to. Nobody needs a hundredth of it; a record made to harm could name a range with long
-/// ones as often as it has room for.
+/// Of so many ranges that a batch moves or clones those which are small are read to be copied. Of more, as of a directory with many files that have
+/// several links, those are which are in memory.
+const READ_RANGES_MAX: usize = 16;
+
+/// Bytes of messages that the moves and clones of a batch may come to. What is copied has a bound of its own, and messages that come along with gotos are many only
+/// where a record made to harm names the same range as often as it has room for.
 const PLANNED_BYTES_MAX: u64 = 1 << 30;
 
 /// What keeps a change out.
@@ -53,6 +57,34 @@ fn range_of(operation: &Operation) -> Option<(Tree, &Bytes, &Bytes)> {
 /// Bytes of blocks that it may copy, of those that are left to the batch. What stays where it was had better be shared.
 fn movable(operation: &Operation, left: usize) -> usize {
     if matches!(operation, Operation::MoveRange { tree: Tree::Data, .. }) { left } else { 0 }
+}
+
+/// What the ranges of one batch may still be copied.
+struct Copies {
+    bytes_left: usize,
+    /// They are few enough to read what is not in memory for it. A miss begins all of them anew.
+    may_read: bool,
+}
+
+impl Copies {
+    fn of(operations: &[Operation], bytes: usize) -> Self {
+        let ranges = operations.iter().filter(|operation| clones(operation)).take(READ_RANGES_MAX + 1);
+        Self { bytes_left: bytes, may_read: ranges.count() <= READ_RANGES_MAX }
+    }
+
+    /// The next one as a copy, as `plan` says; none if it is not to be one.
+    fn next(&mut self, plan: impl FnOnce() -> Result<Option<Plan>>) -> Result<Option<Plan>> {
+        if self.bytes_left == 0 {
+            return Ok(None);
+        }
+        let copy = match plan() {
+            Err(Error::Miss(_)) if !self.may_read => None,
+            copy => copy?,
+        };
+        let bytes = copy.as_ref().map_or(0, |plan| usize::try_from(plan.bytes()).unwrap_or(usize::MAX));
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        Ok(copy)
+    }
 }
 
 /// The maintenance tokens of both trees. Who has found one taken is woken when they are let go.
@@ -285,11 +317,13 @@ impl Volume {
         operations: &[Operation],
         blocks_max: usize,
     ) -> Result<std::result::Result<Vec<Plan>, usize>> {
+        let mut copies = Copies::of(operations, self.copied_together());
         let mut blocks_left = blocks_max;
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
             if let Some((tree, from, to)) = range_of(operation) {
-                match self.plan_copy(tree, from, to, movable(operation, blocks_left))? {
+                let copy = copies.next(|| self.plan_copy(tree, from, to, movable(operation, blocks_left)));
+                match copy? {
                     Some(plan) => {
                         blocks_left = blocks_left.saturating_sub(plan.copied().unwrap_or(0));
                         plans.push(plan);
@@ -304,14 +338,18 @@ impl Volume {
     /// What the moves and clones among the operations come down to, in their order, copies of few bytes or gotos. One of them may be known to
     /// be large. What is `lost` cannot be read, and nothing that needs it is copied.
     fn plan(&self, operations: &[Operation], large: Option<usize>, lost: &[Miss]) -> Result<Vec<Plan>> {
+        let mut copies = Copies::of(operations, self.copied_together());
         let mut bytes = 0;
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
             if let Some((tree, from, to)) = range_of(operation) {
-                let copy = if large == Some(index) { Ok(None) } else { self.plan_copy(tree, from, to, 0) };
-                let copy = match copy {
-                    Err(Error::Miss(miss)) if lost.contains(&miss) => None,
-                    copy => copy?,
+                let copy = if large == Some(index) {
+                    None
+                } else {
+                    match copies.next(|| self.plan_copy(tree, from, to, 0)) {
+                        Err(Error::Miss(miss)) if lost.contains(&miss) => None,
+                        copy => copy?,
+                    }
                 };
                 let plan = match copy {
                     Some(plan) => plan,

@@ -53,7 +53,7 @@ pub struct Entry {
     pub contents: bool,
     /// Mode, owner, or anything else that is neither contents nor extended attributes differs.
     pub attributes: bool,
-    /// Extended attributes or access control lists differ.
+    /// Extended attributes or access control lists differ, or may: values of more than a few hundred bytes are not compared, and the time of change is another.
     pub xattrs: bool,
     /// The number of names differs.
     pub links: bool,
@@ -402,7 +402,9 @@ impl Walk<'_> {
         let mut entry = Entry::whole(what, Bytes::copy_from_slice(path), new.file_type);
         entry.contents = (old.size, old.modified, old.entries, &old.target)
             != (new.size, new.modified, new.entries, &new.target);
-        entry.xattrs = old.xattrs != new.xattrs;
+        // Large values lie elsewhere, and are not read for this: one that is as long as before may be another.
+        let may_differ = old.changed != new.changed && new.has_large_xattrs();
+        entry.xattrs = old.xattrs != new.xattrs || may_differ;
         entry.links = old.links != new.links && new.file_type != FileType::Directory;
         entry.attributes =
             (old.mode, old.uid, old.gid, old.device) != (new.mode, new.uid, new.gid, new.device);

@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
 
-use crate::inode::Inode;
+use crate::inode::{Inode, State};
 use crate::operations::{FileType, InodeNumber, WriteMode};
 use crate::schema::record::FLAG_SPARSE;
 use crate::schema::{Record, Timestamp, key};
@@ -115,7 +115,26 @@ impl FileSystem {
         if bytes.is_empty() {
             return Ok(());
         }
-        let (key, prefix) = inode.key_and_data_prefix(*epoch, &state.record)?;
+        let most = self.write_bytes_max();
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let length = (most - at % BLOCK).min(rest.len() as u64);
+            self.write_piece(&inode, &mut state, *epoch, at, rest.split_to(length as usize), mode)?;
+            at += length;
+        }
+        Ok(())
+    }
+
+    fn write_piece(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        epoch: u64,
+        offset: u64,
+        bytes: Bytes,
+        mode: WriteMode,
+    ) -> Result<()> {
+        let (key, prefix) = inode.key_and_data_prefix(epoch, &state.record)?;
         let mut edit = Edit::new(state.record.clone(), prefix);
         edit.write(offset, bytes);
         match mode.keep_modified {
@@ -128,6 +147,12 @@ impl FileSystem {
         self.store.apply(batch)?;
         state.set_record(record);
         Ok(())
+    }
+
+    /// Bytes that go into one batch, whole blocks: a record of the log, of which a small volume takes short ones alone, holds them and the keys. A write of more
+    /// is several operations.
+    pub(crate) fn write_bytes_max(&self) -> u64 {
+        (self.store.engine().record_bytes_max() / 2 / BLOCK * BLOCK).max(BLOCK)
     }
 }
 

@@ -341,7 +341,7 @@ pub trait Operations: Send + Sync {
     ) -> Result<()>;
     /// Reads at most `length` bytes; fewer only at the end of the file. The pieces lie back to back.
     fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>>;
-    /// Writes all of `bytes`.
+    /// Writes all of `bytes`: in one operation, but on a volume whose log takes shorter records alone, where an error may come when a part is written.
     fn write(&self, inode: InodeNumber, offset: u64, bytes: Bytes, mode: WriteMode) -> Result<()>;
     /// fallocate(2). `kill_set_id` as in [`WriteMode`].
     fn allocate(

@@ -6,7 +6,7 @@ use pando_engine::{Batch, Bound, ScanLimit, Tree};
 use crate::file::{BLOCK, Edit, SIZE_MAX, check_regular, check_size};
 use crate::inode::{State, States};
 use crate::operations::{AllocateMode, InodeNumber, Seek};
-use crate::schema::key;
+use crate::schema::{Record, key};
 use crate::{Error, FileSystem, Result};
 
 /// Most bytes copied by one call.
@@ -61,6 +61,16 @@ fn to_next_unit(offset: u64) -> u64 {
     (least - offset % least).min(COPY_MAX)
 }
 
+/// Bytes that a range of a file lacks at least: what lies behind its end, and what its blocks, all of them in the range, would leave of the rest.
+fn missing(record: &Record, offset: u64, end: u64) -> u64 {
+    let behind = end.saturating_sub(offset.max(record.size));
+    if !record.is_sparse() {
+        return behind;
+    }
+    let inside = end.min(record.size).div_ceil(BLOCK).saturating_sub(offset / BLOCK);
+    behind.saturating_add(inside.saturating_sub(record.blocks).saturating_mul(BLOCK))
+}
+
 impl FileSystem {
     pub(crate) fn allocate_range(
         &self,
@@ -82,7 +92,7 @@ impl FileSystem {
         let grows = match mode {
             AllocateMode::Allocate { keep_size } => {
                 // Nothing is reserved, but what certainly will not fit is refused.
-                self.store.admit(end.saturating_sub(offset.max(state.record.size)))?;
+                self.store.admit(missing(&state.record, offset, end))?;
                 !keep_size
             }
             AllocateMode::PunchHole => {
@@ -213,7 +223,7 @@ impl FileSystem {
             last.end - from_offset
         } else {
             let most = if is_in_place { to_next_unit(from_offset) } else { COPY_MAX };
-            let length = length.min(most);
+            let length = length.min(most).min(self.write_bytes_max());
             check_size(to_offset.checked_add(length))?;
             if length == 0 {
                 return Ok(0);

@@ -121,8 +121,7 @@ impl FileSystem {
                 Some(at) => record.xattrs[at].value = value,
                 None => record.xattrs.push(Xattr { name: Bytes::copy_from_slice(name), value }),
             }
-            let list: usize = record.xattrs.iter().map(|xattr| xattr.name.len() + 1).sum();
-            if list > LIST_LENGTH_MAX { Err(Error::NoSpace) } else { Ok(true) }
+            Ok(true)
         })
     }
 
@@ -153,6 +152,10 @@ impl FileSystem {
         if !change(&mut record, &mut batch, &prefix)? {
             return Ok(());
         }
+        let length = list_length(&record);
+        if length > LIST_LENGTH_MAX && length > list_length(&state.record) {
+            return Err(Error::NoSpace);
+        }
         delete_lost_values(&mut batch, &prefix, &state.record, &record);
         record.changed = self.now();
         batch.put(Tree::Metadata, key, record.encode());
@@ -160,6 +163,11 @@ impl FileSystem {
         state.set_record(record);
         Ok(())
     }
+}
+
+/// Bytes of a list of all names.
+fn list_length(record: &Record) -> usize {
+    record.xattrs.iter().map(|xattr| xattr.name.len() + 1).sum()
 }
 
 fn inline_length(value: &XattrValue) -> usize {

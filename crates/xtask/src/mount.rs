@@ -149,9 +149,9 @@ const TESTS: &[Test] = &[
     test("full-small-files", &[], full::small_files),
     test("full-large-file", &[], full::large_file),
     test("full-overwrites", &[], full::overwrites),
-    test("full-64m-small-files", &[], full::small_files_64m),
-    test("full-64m-large-file", &[], full::large_file_64m),
-    test("full-64m-overwrites", &[], full::overwrites_64m),
+    test("full-smallest-small-files", &[], full::small_files_smallest),
+    test("full-smallest-large-file", &[], full::large_file_smallest),
+    test("full-smallest-overwrites", &[], full::overwrites_smallest),
 ];
 
 /// `xtask mount`: runs the tests that were named, or all.

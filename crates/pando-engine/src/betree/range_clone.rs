@@ -140,6 +140,12 @@ impl Volume {
         self.copied_bytes().saturating_mul(COPIED_BLOCKS)
     }
 
+    /// Bytes that one batch copies at most, beside the range that passes that bound: more of them are gotos. They are put in one hold of the sequencer,
+    /// and all are in memory.
+    pub(crate) fn copied_together(&self) -> usize {
+        self.copied_bytes().saturating_mul(COPIED_TOGETHER)
+    }
+
     fn copied_bytes(&self) -> usize {
         self.options.copied_bytes.unwrap_or(self.shape.node_bytes / COPIED_PART)
     }
@@ -264,8 +270,8 @@ impl Volume {
                 top.gotos.clear();
             }
             names = names.below(&local, strip as usize, prepend).ok_or_else(damaged)?;
-            // To name a node it need not be read.
-            if lost.contains(&Miss { node: id, part: None }) {
+            // To name a node it need not be read, and a leaf leads no further.
+            if height == 0 || lost.contains(&Miss { node: id, part: None }) {
                 return Ok(Some(Way::Clone { gotos: vec![goto(&range, &names, id, height)], carried }));
             }
             let next = self.cached(id)?;
@@ -330,6 +336,9 @@ const COPIED_PART: usize = 64;
 /// So many times as much moves by copy where it is blocks of files that are in memory: not quite 1 MiB of them as a rule. Values are not copied with their
 /// keys, so it takes little time, and nothing has to be healed.
 const COPIED_BLOCKS: usize = 16;
+
+/// So many times as much is copied by one batch, 64 MiB as a rule.
+const COPIED_TOGETHER: usize = 1024;
 
 /// More of them do not: each takes a fraction of a microsecond.
 const COPIED_BLOCKS_MAX: usize = 256;

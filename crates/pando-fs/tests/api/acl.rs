@@ -188,3 +188,19 @@ fn the_longest_list_is_inherited_without_a_read_and_moves_with_its_file() {
     assert_eq!(get(&volume, volume.walk("e").unwrap(), DEFAULT), Ok(longest));
     volume.assert_clean();
 }
+
+/// What listxattr(2) could not tell any more.
+#[test]
+fn a_list_makes_the_names_of_attributes_no_longer_than_they_may_be() {
+    let volume = Volume::new();
+    let file = make(&volume, ROOT, "f", FileType::Regular, 0o644);
+    let name = |number: usize| format!("user.{number:0>250}").into_bytes();
+    let full = (0..).find(|number| set(&volume, file, &name(*number), b"1") == Err(Error::NoSpace)).unwrap();
+    assert_eq!(volume.fs.list_xattrs(file).unwrap().len(), 64 << 10);
+    let access = acl(&[(1, NOBODY, 6), (2, 1, 4), (4, NOBODY, 4), (16, NOBODY, 4), (32, NOBODY, 4)]);
+    assert_eq!(set(&volume, file, ACCESS, &access), Err(Error::NoSpace));
+    // One that is there is changed all the same, and makes room when it goes.
+    set(&volume, file, &name(0), b"2").unwrap();
+    volume.fs.remove_xattr(file, &name(full - 1)).unwrap();
+    set(&volume, file, ACCESS, &access).unwrap();
+}

@@ -391,3 +391,38 @@ fn a_clone_with_too_many_links_is_refused_as_soon_as_that_is_known() {
     let scans = volume.fs.engine().stats().scans - before;
     assert!(scans <= 5, "{scans}");
 }
+
+/// What each of them holds is small enough to be copied, all of it together does not fit into memory.
+#[test]
+fn many_linked_files_are_cloned_in_little_memory() {
+    let format =
+        FormatOptions { node_bytes: Some(256 << 10), basement_bytes: Some(16 << 10), ..small_nodes() };
+    let volume = Volume::formatted(&format);
+    let directory = volume.directory(ROOT, "d");
+    const FILES: usize = 2000;
+    let contents = |number: usize| format!("{number:04}").repeat(900).into_bytes();
+    for number in 0..FILES {
+        volume.fs.make_room(4096, true).unwrap();
+        let file = volume.file(directory, &format!("a{number}"));
+        volume.write(file, 0, &contents(number));
+        waiting(&*volume.fs, |fs| fs.link(file, directory, format!("b{number}").as_bytes())).unwrap();
+        volume.fs.forget(file, 1);
+    }
+    let volume = volume.remount_with(Options {
+        background: Background::Manual,
+        cache_bytes: 1 << 20,
+        ..Options::default()
+    });
+    let directory = volume.walk("d").unwrap();
+    let started = std::time::Instant::now();
+    let copy = clone(&volume, directory, ROOT, "copy");
+    eprintln!("{:?} {:?}", started.elapsed(), volume.fs.engine().stats());
+    let _ = copy;
+    for number in 0..FILES {
+        for letter in ['a', 'b'] {
+            let file = volume.walk(&format!("copy/{letter}{number}")).unwrap();
+            assert_eq!(volume.read(file, 0, 4096), contents(number), "{letter}{number}");
+        }
+    }
+    volume.assert_clean();
+}

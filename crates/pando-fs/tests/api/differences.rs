@@ -104,6 +104,21 @@ fn each_kind_of_change_is_told() {
     assert!(tagged.xattrs && !tagged.contents && !tagged.attributes && !tagged.links);
 }
 
+/// Its value lies elsewhere, and the record says how long it is alone.
+#[test]
+fn a_large_attribute_that_is_as_long_as_before_has_changed() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    let put = |byte| volume.fs.set_xattr(file, b"user.large", &[byte; 6000], XattrMode::Set, false).unwrap();
+    put(1);
+    take(&volume, "old");
+    put(2);
+    take(&volume, "new");
+    let entries = entries(&volume, "old", Some("new"), true);
+    let changed = entries.iter().find(|entry| entry.path == "/f").unwrap();
+    assert!(changed.xattrs && !changed.contents && !changed.attributes && !changed.links);
+}
+
 #[test]
 fn names_of_one_file_are_not_paired_at_random() {
     let volume = Volume::new();

@@ -1,7 +1,7 @@
 //! What a full volume still does.
 
-use pando_engine::FormatOptions;
-use pando_fs::operations::{AllocateMode, Operations, ROOT, XattrMode, changing};
+use pando_engine::{Background, FormatOptions, Options};
+use pando_fs::operations::{AllocateMode, Operations, ROOT, WriteMode, XattrMode, changing};
 use pando_fs::{Error, InodeNumber, Result};
 
 use crate::common::Volume;
@@ -48,6 +48,52 @@ fn holes_are_punched_and_attributes_removed_on_a_full_volume() {
 fn allocate(volume: &Volume, file: InodeNumber, size: u64) -> Result<()> {
     let mode = AllocateMode::Allocate { keep_size: false };
     changing(&*volume.fs, |fs| fs.allocate(file, mode, 0, size, false))
+}
+
+/// What is not there yet takes space, wherever the size says that the file ends.
+#[test]
+fn an_allocation_in_a_hole_is_refused_where_it_will_not_fit() {
+    let volume = Volume::formatted(&FormatOptions::default());
+    let (sparse, written) = (volume.file(ROOT, "sparse"), volume.file(ROOT, "written"));
+    volume.resize(sparse, 10 << 30);
+    volume.write(sparse, 1 << 30, &[1; 8192]);
+    let quarter = volume.fs.statistics().unwrap().available / 4;
+    while volume.fs.get_attributes(written).unwrap().size < quarter * 3 {
+        append(&volume, written, 1 << 20).unwrap();
+    }
+    let inside = |file, offset, length| {
+        changing(&*volume.fs, |fs| {
+            fs.allocate(file, AllocateMode::Allocate { keep_size: true }, offset, length, false)
+        })
+    };
+    assert_eq!(inside(sparse, 0, 10 << 30), Err(Error::NoSpace));
+    assert_eq!(inside(sparse, 5 << 30, 1 << 30), Err(Error::NoSpace));
+    assert_eq!(inside(sparse, 1 << 20, 1 << 20), Ok(()));
+    // What is there needs none.
+    assert_eq!(inside(written, 0, quarter * 3), Ok(()));
+    volume.resize(written, 10 << 30);
+    assert_eq!(inside(written, 0, quarter * 3), Ok(()));
+    assert_eq!(inside(written, 0, quarter * 5), Err(Error::NoSpace));
+}
+
+/// A record of the log takes a quarter of it, 64 KiB here, and on a volume of 16 MiB half of what the kernel hands over at once.
+#[test]
+fn what_no_record_holds_is_written_and_copied_in_pieces() {
+    let volume = Volume::formatted(&FormatOptions { log_bytes: Some(256 << 10), ..FormatOptions::default() });
+    let (file, copy) = (volume.file(ROOT, "f"), volume.file(ROOT, "copy"));
+    let bytes: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 7) as u8).collect();
+    changing(&*volume.fs, |fs| fs.write(file, 100, bytes.clone().into(), WriteMode::PLAIN)).unwrap();
+    let mut copied = 0;
+    while copied < 1 << 20 {
+        copied += volume.copy_range((file, 100 + copied), (copy, copied), (1 << 20) - copied).unwrap();
+    }
+    let volume = volume.killed(Options { background: Background::Manual, ..Options::default() });
+    for (name, offset) in [("f", 100), ("copy", 0)] {
+        let file = volume.walk(name).unwrap();
+        assert_eq!(volume.fs.get_attributes(file).unwrap().size, offset + (1 << 20), "{name}");
+        assert!(volume.read(file, offset, 1 << 20) == bytes, "{name}");
+    }
+    volume.assert_clean();
 }
 
 /// What was deleted is free behind the next checkpoint. An allocation that needed it was refused at once.

@@ -13,6 +13,10 @@ use super::{Context, Failure, Outcome};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
+/// The smallest volume that is formatted.
+const SMALLEST: u64 = 16 * MIB;
+/// What the kernel hands over at once, at most.
+const REQUEST: usize = 1 << 20;
 /// Of the large file; small against the smallest volume, so that rounding does not show.
 const CHUNK: usize = 128 << 10;
 const FILES_PER_DIRECTORY: u64 = 500;
@@ -35,8 +39,8 @@ pub fn small_files(context: &Context) -> Outcome {
 }
 
 /// Small files on the smallest volume.
-pub fn small_files_64m(context: &Context) -> Outcome {
-    cycle(context, 64 * MIB, &mut SmallFiles { bytes_max: 4 << 10, sizes: Vec::new() })
+pub fn small_files_smallest(context: &Context) -> Outcome {
+    cycle(context, SMALLEST, &mut SmallFiles { bytes_max: 4 << 10, sizes: Vec::new() })
 }
 
 /// One large file on a volume whose nodes have their full size.
@@ -45,8 +49,8 @@ pub fn large_file(context: &Context) -> Outcome {
 }
 
 /// One large file on the smallest volume.
-pub fn large_file_64m(context: &Context) -> Outcome {
-    cycle(context, 64 * MIB, &mut LargeFile { bytes: 0 })
+pub fn large_file_smallest(context: &Context) -> Outcome {
+    cycle(context, SMALLEST, &mut LargeFile { bytes: 0 })
 }
 
 /// Random overwrites in a file that fills a volume of ordinary size.
@@ -55,8 +59,8 @@ pub fn overwrites(context: &Context) -> Outcome {
 }
 
 /// Random overwrites in a file that fills the smallest volume.
-pub fn overwrites_64m(context: &Context) -> Outcome {
-    cycle(context, 64 * MIB, &mut Overwrites { count: 5_000, versions: Vec::new() })
+pub fn overwrites_smallest(context: &Context) -> Outcome {
+    cycle(context, SMALLEST, &mut Overwrites { count: 5_000, versions: Vec::new() })
 }
 
 fn cycle(context: &Context, size_bytes: u64, load: &mut dyn Load) -> Outcome {
@@ -177,11 +181,17 @@ impl Load for LargeFile {
         let path = directory.join("large");
         let mut file = at("cannot create", &path, File::create(&path))?;
         self.bytes = 0;
-        let mut chunk = vec![0; CHUNK];
+        let mut chunk = vec![0; REQUEST];
         loop {
-            chunk.chunks_mut(BLOCK).zip(0..).for_each(|(block, index)| fill(block, self.bytes + index));
+            chunk
+                .chunks_mut(BLOCK)
+                .zip(self.bytes / BLOCK as u64..)
+                .for_each(|(block, number)| fill(block, number));
             match unless_full("cannot write", &path, file.write(&chunk))? {
-                Some(written) if written == chunk.len() => self.bytes += written as u64,
+                Some(written) if written == chunk.len() => {
+                    self.bytes += written as u64;
+                    chunk.truncate(CHUNK);
+                }
                 // The volume became full inside this chunk; the whole ones before it are compared.
                 Some(_) | None => return Ok(self.bytes),
             }
@@ -194,7 +204,10 @@ impl Load for LargeFile {
         let (mut found, mut wanted) = (vec![0; CHUNK], vec![0; CHUNK]);
         for offset in (0..self.bytes).step_by(CHUNK) {
             at("cannot read", &path, file.read_exact_at(&mut found, offset))?;
-            wanted.chunks_mut(BLOCK).zip(0..).for_each(|(block, index)| fill(block, offset + index));
+            wanted
+                .chunks_mut(BLOCK)
+                .zip(offset / BLOCK as u64..)
+                .for_each(|(block, number)| fill(block, number));
             if found != wanted {
                 return Err(Failure::Wrong(format!(
                     "{} differs in the {CHUNK} bytes at {offset}",
