@@ -102,10 +102,11 @@ impl FileSystem {
         let data = source.data_prefix(epoch, &before)?;
         let root_values = if source.is_tree_root() { self.large_values(&data, &before)? } else { Vec::new() };
         let fresh = self.numbers.allocate(&self.store)?;
-        let mut fresh_links = Vec::new();
-        for _ in below.iter().flat_map(|(linked, ..)| linked) {
-            fresh_links.push(self.numbers.allocate(&self.store)?);
-        }
+        let target = to.directory.view().ok_or(Error::Stale)?;
+        let fresh_links = match &below {
+            Some((linked, ..)) => self.fresh_links(linked, &target)?,
+            None => Vec::new(),
+        };
 
         let now = self.now();
         let mut batch = Batch::new();
@@ -118,7 +119,6 @@ impl FileSystem {
         if let Some((linked, from, view)) = &below {
             record.delta = self.fresh_deltas(fresh) ^ to.directory.delta();
             if record.entries > 0 {
-                let target = to.directory.view().ok_or(Error::Stale)?;
                 self.clone_below(&mut batch, (view, from), (&target, &to.subtree()), linked, &fresh_links);
             }
         } else {
@@ -180,21 +180,47 @@ impl FileSystem {
             let came = [&to[..], &parked[from.len()..]].concat();
             batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(&came)));
         }
-        for ((old, file), number) in linked.iter().zip(fresh.iter().copied()) {
+        let mut numbers = fresh;
+        for neighbours in neighbours(linked) {
+            let (own, others) = numbers.split_at(neighbours.len());
+            clone_data(batch, (view, &neighbours), (target, own));
+            numbers = others;
+        }
+        for ((_, file), number) in linked.iter().zip(fresh.iter().copied()) {
             let mut record = file.record.clone();
             record.number = target.linked_number(number);
             record.links = file.names.len() as u32;
             let own = target.linked_key(number);
-            if record.has_data() {
-                let data = key::data_prefix(&key::in_snapshot(&view.prefix, &key::linked_key(*old)));
-                batch.clone_range(Tree::Data, data, key::data_prefix(&own));
-            }
             batch.put(Tree::Metadata, own, record.encode());
             let redirect = Redirect { number: record.number, file_type: record.file_type };
             for name in &file.names {
                 put_redirect(batch, target, &redirect, &[&to[..], name].concat().into());
             }
         }
+    }
+
+    /// The number that each of these files gets in a clone: those of neighbours whose data are cloned together differ in as many bytes as the old ones.
+    fn fresh_links(&self, linked: &BTreeMap<u64, Linked>, target: &View) -> Result<Vec<u64>> {
+        let all = neighbours(linked);
+        let together = all.iter().filter(|neighbours| neighbours.go_together()).count() as u64;
+        let mut first = match together {
+            0 => 0,
+            rows => self.numbers.allocate_row(&self.store, NEIGHBOURS, rows * NEIGHBOURS)?,
+        };
+        let mut fresh = Vec::with_capacity(linked.len());
+        for neighbours in all {
+            if neighbours.go_together() {
+                // Stored, it ends as the old one does.
+                let last = |old: u64| (old ^ target.linked_number(first)) % NEIGHBOURS;
+                fresh.extend(neighbours.0.iter().map(|(old, _)| first + last(*old)));
+                first += NEIGHBOURS;
+            } else {
+                for _ in neighbours.0 {
+                    fresh.push(self.numbers.allocate(&self.store)?);
+                }
+            }
+        }
+        Ok(fresh)
     }
 
     /// The files with several links that have names below `subtree` of a tree, by the number stored. The name space lock is held exclusively, so
@@ -262,6 +288,64 @@ impl FileSystem {
             bits = mixed(bits);
         }
         bits
+    }
+}
+
+/// Files whose numbers, as stored, differ in their last byte alone, in rising order. What their data keys begin with but for that is a range.
+struct Neighbours<'a>(Vec<(u64, &'a Linked)>);
+
+/// How many numbers there are that differ so.
+const NEIGHBOURS: u64 = 256;
+
+impl Neighbours<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if it takes fewer operations to clone the whole range, and to delete what is not theirs in it, than to clone the data of each.
+    fn go_together(&self) -> bool {
+        1 + self.gaps().count() < self.0.iter().filter(|(_, file)| file.record.has_data()).count()
+    }
+
+    /// The last bytes of numbers before, between and behind theirs, from the first to before the last.
+    fn gaps(&self) -> impl Iterator<Item = (u64, u64)> {
+        let own = self.0.iter().map(|(number, _)| number % NEIGHBOURS);
+        let behind = std::iter::once(0).chain(own.clone().map(|number| number + 1));
+        behind.zip(own.chain([NEIGHBOURS])).filter(|(from, to)| from < to)
+    }
+}
+
+fn neighbours(linked: &BTreeMap<u64, Linked>) -> Vec<Neighbours<'_>> {
+    let files: Vec<_> = linked.iter().map(|(number, file)| (*number, file)).collect();
+    let of_one_row = |a: &(u64, &Linked), b: &(u64, &Linked)| a.0 / NEIGHBOURS == b.0 / NEIGHBOURS;
+    files.chunk_by(of_one_row).map(|row| Neighbours(row.to_vec())).collect()
+}
+
+/// Clones the data of neighbours to the numbers that a clone shows for them.
+fn clone_data(
+    batch: &mut Batch,
+    (view, neighbours): (&View, &Neighbours<'_>),
+    (target, fresh): (&View, &[u64]),
+) {
+    let old_key = |number: u64| key::in_snapshot(&view.prefix, &key::linked_key(number));
+    if !neighbours.go_together() {
+        for ((old, file), number) in neighbours.0.iter().zip(fresh) {
+            if file.record.has_data() {
+                let own = key::data_prefix(&target.linked_key(*number));
+                batch.clone_range(Tree::Data, key::data_prefix(&old_key(*old)), own);
+            }
+        }
+        return;
+    }
+    let row = |key: Bytes| key.slice(..key.len() - 1);
+    let [from, to] = [old_key(neighbours.0[0].0), target.linked_key(fresh[0])].map(row);
+    batch.clone_range(Tree::Data, from, to.clone());
+    let border = |last: u64| match u8::try_from(last) {
+        Ok(last) => Bound::before([&to[..], &[last]].concat()),
+        Err(_) => Bound::after(to.clone()),
+    };
+    for (first, end) in neighbours.gaps() {
+        batch.delete_range(Tree::Data, KeyRange::new(border(first), border(end)));
     }
 }
 

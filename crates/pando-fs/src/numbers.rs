@@ -44,6 +44,20 @@ impl Numbers {
         Ok(number)
     }
 
+    /// The first of so many numbers in a row, never given out before; it is a multiple of `unit`.
+    pub(crate) fn allocate_row(&self, store: &Store, unit: u64, count: u64) -> Result<u64> {
+        let mut reserved = self.reserved.lock();
+        let start = reserved.start.checked_next_multiple_of(unit).ok_or(Error::NoSpace)?;
+        let next = start.checked_add(count).ok_or(Error::NoSpace)?;
+        if next > reserved.end {
+            let mut batch = Batch::new();
+            batch.put(Tree::Metadata, key::INODE_COUNTER, encode_counter(next));
+            store.apply(batch)?;
+        }
+        *reserved = next..reserved.end.max(next);
+        Ok(start)
+    }
+
     /// Applies the batch that is made for a number which is not below `least`; nor is any from now on. The counter is raised by the same
     /// batch, so that it is as it was where that is not applied.
     pub(crate) fn allocate_from(

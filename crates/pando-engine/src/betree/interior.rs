@@ -123,15 +123,25 @@ impl Child {
 
     /// The edge for a part of its keys; `bounds` are those of now. The buffer must be loaded.
     pub(super) fn narrowed(&self, bounds: &KeyRange, range: &KeyRange) -> Self {
-        let mut child = self.clone();
-        let buffer = child.buffer.into_value().expect("a buffer is loaded before its edge is narrowed");
-        child.buffer = Part::new(buffer.inside(&bounds.intersection(range)));
+        let buffer =
+            self.buffer.clone().into_value().expect("a buffer is loaded before its edge is narrowed");
+        self.for_part(buffer.inside(&bounds.intersection(range)), range)
+    }
+
+    /// The same, given what waits for these keys.
+    fn for_part(&self, buffer: MessageBuffer, range: &KeyRange) -> Self {
+        let mut child = Self { buffer: Part::new(buffer), ..self.clone() };
         child.count_buffer();
         if !child.id.is_empty() {
             let prepend = Bytes::copy_from_slice(child.prepended());
             child.filter(range, prepend);
         }
         child
+    }
+
+    /// Takes out what waits for the edge, which goes.
+    fn take_buffer(&mut self) -> MessageBuffer {
+        std::mem::take(self.buffer.change().expect("a buffer is loaded before its edge is narrowed"))
     }
 
     /// Notes that the node behind the edge is seen only in part, or under other names (INT-3).
@@ -172,6 +182,15 @@ pub(crate) enum Placed {
     Edge,
     /// An edge that took the place of several.
     EdgeForSeveral,
+}
+
+/// Part of a node: see [`Interior::reach`].
+#[derive(Debug)]
+pub(crate) struct Reach {
+    /// The keys of the edges that a range touches.
+    edges: KeyRange,
+    /// The range, and the gotos that it cuts.
+    gotos: KeyRange,
 }
 
 /// How two edges become one: see [`Interior::twins`].
@@ -290,18 +309,23 @@ impl Interior {
         edge.xf = Some(Xf { strip: 0, ..goto.xf.clone() });
         let mut children = vec![edge];
         let mut pivots = Vec::new();
+        // They are cut, not copied: much may wait.
+        let mut left = self.children[first].take_buffer();
+        let right = match first < last {
+            true => self.children[last].take_buffer(),
+            false => left.split_off(&goto.range.upper),
+        };
         if !below.is_empty() {
-            let left = self.children[first].narrowed(&self.bounds_of(first, own), &below);
-            children.insert(0, left);
+            children.insert(0, self.children[first].for_part(left.inside(&below), &below));
             pivots.push(goto.range.lower.clone());
         }
         if !above.is_empty() {
-            children.push(self.children[last].narrowed(&self.bounds_of(last, own), &above));
+            children.push(self.children[last].for_part(right.inside(&above), &above));
             pivots.push(goto.range.upper.clone());
         }
+        // The new edge leads to a node, and stands between what is left of the old ones: none leads to nothing beside another that does (INT-2).
         self.children.splice(first..=last, children);
         self.pivots.splice(first..last, pivots);
-        self.join_empty();
         if first < last { Placed::EdgeForSeveral } else { Placed::Edge }
     }
 
@@ -354,6 +378,28 @@ impl Interior {
         let edges = self.children.iter().map(|child| child.id).filter(|id| !id.is_empty());
         let buffers = self.children.iter().filter_map(|child| child.buffer.get());
         edges.chain(buffers.flat_map(|buffer| buffer.targets())).collect()
+    }
+
+    /// What of [`Self::references`] a range delete or a goto for this range may change.
+    pub(crate) fn reach(&self, range: &KeyRange, own: &KeyRange) -> Reach {
+        let (first, last) = self.indexes_in(range).into_inner();
+        let edges = KeyRange::new(self.bounds_of(first, own).lower, self.bounds_of(last, own).upper);
+        let cut = |index: usize| {
+            self.children[index].buffer.get().into_iter().flat_map(|buffer| buffer.gotos_in(range))
+        };
+        let lower = cut(first).next().map_or(&range.lower, |goto| (&goto.range.lower).min(&range.lower));
+        let upper = cut(last).last().map_or(&range.upper, |goto| (&goto.range.upper).max(&range.upper));
+        Reach { edges, gotos: KeyRange::new(lower.clone(), upper.clone()) }
+    }
+
+    /// Those of [`Self::references`] that lie within a reach, of the node as it is now.
+    pub(crate) fn references_in(&self, reach: &Reach) -> Vec<NodeId> {
+        let children = &self.children[self.indexes_in(&reach.edges)];
+        let edges = children.iter().map(|child| child.id).filter(|id| !id.is_empty());
+        let buffers = children.iter().filter_map(|child| child.buffer.get());
+        edges
+            .chain(buffers.flat_map(|buffer| buffer.gotos_in(&reach.gotos)).map(|goto| goto.target))
+            .collect()
     }
 
     /// True if a waiting range delete covers all the keys of a subtree.

@@ -153,9 +153,11 @@ impl MessageBuffer {
         inside.into_iter().flatten().map(|(key, (_, pending))| (key, pending))
     }
 
-    /// How many keyed messages lie inside a range; counted no further than `most`.
+    /// How many messages lie inside a range, or reach into it; counted no further than `most`.
     pub(crate) fn count_in(&self, range: &KeyRange, most: usize) -> usize {
-        self.keyed_in(range).take(most).count()
+        let keyed = self.keyed_in(range).map(drop);
+        let others = self.ranges_in(range).map(drop).chain(self.gotos_in(range).map(drop));
+        keyed.chain(others).take(most).count()
     }
 
     /// True if nothing waits for any key of a range.
@@ -632,8 +634,6 @@ fn deletes(ranges: &[(KeyRange, Msn)], key: &[u8]) -> bool {
 }
 
 /// A message for a key that is known to have no value below; `None` if it changes nothing there.
-///
-/// A delete is kept by the caller's choice: below a range fragment it says nothing new.
 pub(crate) fn settle_on_nothing(pending: Pending) -> Option<Pending> {
     pending.settle(None).map(Pending::Put)
 }

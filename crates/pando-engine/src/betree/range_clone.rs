@@ -140,8 +140,7 @@ impl Volume {
         self.copied_bytes().saturating_mul(COPIED_BLOCKS)
     }
 
-    /// Bytes that one batch copies at most, beside the range that passes that bound: more of them are gotos. They are put in one hold of the sequencer,
-    /// and all are in memory.
+    /// Bytes that one batch copies at most, beside the range that passes that bound; what is left of it are gotos.
     pub(crate) fn copied_together(&self) -> usize {
         self.copied_bytes().saturating_mul(COPIED_TOGETHER)
     }
@@ -256,7 +255,7 @@ impl Volume {
                 return Err(Error::Miss(miss));
             };
             carried.push(Messages::of(buffer, &local, &names, from, to));
-            let covering = buffer.gotos().iter().find(|goto| goto.range.covers(&local));
+            let covering = buffer.gotos_in(&local).find(|goto| goto.range.covers(&local));
             let (id, height, strip, prepend) = match covering {
                 Some(goto) => (goto.target, goto.height, goto.xf.strip, &goto.xf.prepend[..]),
                 None if child.id.is_empty() => {
@@ -300,7 +299,7 @@ impl Volume {
                 }
                 self.root(tree).wounds.lock().add(whole.clone());
                 // The lowest are the oldest.
-                let count: usize = carried.iter().map(|messages| messages.keyed.len()).sum();
+                let count: usize = carried.iter().map(Messages::count).sum();
                 if count >= CARRIED_MAX {
                     self.root(tree).wounds.lock().add_heavy();
                 }
@@ -337,8 +336,8 @@ const COPIED_PART: usize = 64;
 /// keys, so it takes little time, and nothing has to be healed.
 const COPIED_BLOCKS: usize = 16;
 
-/// So many times as much is copied by one batch, 64 MiB as a rule.
-const COPIED_TOGETHER: usize = 1024;
+/// So many times as much is copied by one batch, 512 MiB as a rule.
+const COPIED_TOGETHER: usize = 8192;
 
 /// More of them do not: each takes a fraction of a microsecond.
 const COPIED_BLOCKS_MAX: usize = 256;
@@ -418,8 +417,12 @@ impl Messages {
         }
     }
 
+    fn count(&self) -> usize {
+        self.keyed.len() + self.ranges.len() + self.gotos.len()
+    }
+
     fn bytes(&self) -> usize {
         let keyed = self.keyed.iter().map(|(key, pending)| key.len() + pending.length());
-        keyed.sum::<usize>() + (self.keyed.len() + self.ranges.len() + self.gotos.len()) * ENTRY_OVERHEAD
+        keyed.sum::<usize>() + self.count() * ENTRY_OVERHEAD
     }
 }

@@ -250,10 +250,11 @@ impl Volume {
                 RangeDeleted { bytes, ..RangeDeleted::default() }
             }
             Body::Interior(interior) => {
-                let before = if interior.holds_gotos() { interior.references() } else { Vec::new() };
+                let reach = interior.holds_gotos().then(|| interior.reach(range, &KeyRange::all()));
+                let before = reach.as_ref().map(|reach| interior.references_in(reach));
                 let deleted = self.delete_in_root(interior, height, range, msn);
-                if !before.is_empty() {
-                    self.settle(before, interior.references());
+                if let (Some(reach), Some(before)) = (reach, before) {
+                    self.settle(before, interior.references_in(&reach));
                 }
                 deleted
             }
@@ -274,12 +275,13 @@ impl Volume {
         self.mark_dirty(&root, &mut state);
         let height = state.height;
         let interior = state.interior_mut();
-        let before = interior.references();
+        let reach = interior.reach(&goto.range, &KeyRange::all());
+        let before = interior.references_in(&reach);
         let placed = interior.push_goto(goto, &KeyRange::all(), height);
         if placed != Placed::Waiting {
             self.stats.count_goto(placed);
         }
-        self.settle(before, interior.references());
+        self.settle(before, interior.references_in(&reach));
         self.account(&mut state);
         drop(state);
         // The root may have more edges than it should now.
