@@ -25,8 +25,8 @@ const ROOT_WAITS_MAX: u32 = 5;
 /// several links, those are which are in memory.
 const READ_RANGES_MAX: usize = 16;
 
-/// Bytes of messages that the moves and clones of a batch may come to. What is copied has a bound of its own, and messages that come along with gotos are many only
-/// where a record made to harm names the same range as often as it has room for.
+/// Bytes of messages that the moves and clones of a batch may come to. Only a record made to harm comes near, which names the same range as often as it has room
+/// for, in a tree of many levels.
 const PLANNED_BYTES_MAX: u64 = 1 << 30;
 
 /// What keeps a change out.
@@ -59,31 +59,37 @@ fn movable(operation: &Operation, left: usize) -> usize {
     if matches!(operation, Operation::MoveRange { tree: Tree::Data, .. }) { left } else { 0 }
 }
 
-/// What the ranges of one batch may still be copied.
-struct Copies {
-    bytes_left: usize,
-    /// They are few enough to read what is not in memory for it. A miss begins all of them anew.
+/// What the moves and clones of one batch may still bring into a root.
+struct Allowance {
+    bytes_left: u64,
+    /// They are few enough to read what is not in memory for a copy. A miss begins all of them anew.
     may_read: bool,
 }
 
-impl Copies {
-    fn of(operations: &[Operation], bytes: usize) -> Self {
+impl Allowance {
+    fn of(operations: &[Operation], bytes: u64) -> Self {
         let ranges = operations.iter().filter(|operation| clones(operation)).take(READ_RANGES_MAX + 1);
         Self { bytes_left: bytes, may_read: ranges.count() <= READ_RANGES_MAX }
     }
 
-    /// The next one as a copy, as `plan` says; none if it is not to be one.
-    fn next(&mut self, plan: impl FnOnce() -> Result<Option<Plan>>) -> Result<Option<Plan>> {
-        if self.bytes_left == 0 {
+    /// True if no more is to be copied, and hardly a message is to come along.
+    fn is_used_up(&self) -> bool {
+        self.bytes_left == 0
+    }
+
+    /// A copy, as `plan` makes it, if there is to be one.
+    fn copy(&self, plan: impl FnOnce() -> Result<Option<Plan>>) -> Result<Option<Plan>> {
+        if self.is_used_up() {
             return Ok(None);
         }
-        let copy = match plan() {
-            Err(Error::Miss(_)) if !self.may_read => None,
-            copy => copy?,
-        };
-        let bytes = copy.as_ref().map_or(0, |plan| usize::try_from(plan.bytes()).unwrap_or(usize::MAX));
-        self.bytes_left = self.bytes_left.saturating_sub(bytes);
-        Ok(copy)
+        match plan() {
+            Err(Error::Miss(_)) if !self.may_read => Ok(None),
+            copy => copy,
+        }
+    }
+
+    fn take(&mut self, plan: &Plan) {
+        self.bytes_left = self.bytes_left.saturating_sub(plan.bytes());
     }
 }
 
@@ -317,14 +323,15 @@ impl Volume {
         operations: &[Operation],
         blocks_max: usize,
     ) -> Result<std::result::Result<Vec<Plan>, usize>> {
-        let mut copies = Copies::of(operations, self.copied_together());
+        let mut allowance = Allowance::of(operations, self.moved_together());
         let mut blocks_left = blocks_max;
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
             if let Some((tree, from, to)) = range_of(operation) {
-                let copy = copies.next(|| self.plan_copy(tree, from, to, movable(operation, blocks_left)));
+                let copy = allowance.copy(|| self.plan_copy(tree, from, to, movable(operation, blocks_left)));
                 match copy? {
                     Some(plan) => {
+                        allowance.take(&plan);
                         blocks_left = blocks_left.saturating_sub(plan.copied().unwrap_or(0));
                         plans.push(plan);
                     }
@@ -338,7 +345,7 @@ impl Volume {
     /// What the moves and clones among the operations come down to, in their order, copies of few bytes or gotos. One of them may be known to
     /// be large. What is `lost` cannot be read, and nothing that needs it is copied.
     fn plan(&self, operations: &[Operation], large: Option<usize>, lost: &[Miss]) -> Result<Vec<Plan>> {
-        let mut copies = Copies::of(operations, self.copied_together());
+        let mut allowance = Allowance::of(operations, self.moved_together());
         let mut bytes = 0;
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
@@ -346,15 +353,16 @@ impl Volume {
                 let copy = if large == Some(index) {
                     None
                 } else {
-                    match copies.next(|| self.plan_copy(tree, from, to, 0)) {
+                    match allowance.copy(|| self.plan_copy(tree, from, to, 0)) {
                         Err(Error::Miss(miss)) if lost.contains(&miss) => None,
                         copy => copy?,
                     }
                 };
                 let plan = match copy {
                     Some(plan) => plan,
-                    None => self.plan_gotos(tree, from, to, lost)?,
+                    None => self.plan_gotos(tree, from, to, allowance.is_used_up(), lost)?,
                 };
+                allowance.take(&plan);
                 bytes += plan.bytes();
                 if bytes > PLANNED_BYTES_MAX {
                     return Err(Error::TooLarge {

@@ -60,7 +60,7 @@ impl Volume {
     pub(crate) fn wants_space(&self, bytes: u64) -> bool {
         let counters = self.allocator.counters();
         let margin = (counters.capacity / 64).max(space_for(bytes));
-        counters.usable < self.space_needed() + margin && self.checkpoint_releases()
+        counters.usable < self.space_needed().saturating_add(margin) && self.checkpoint_releases()
     }
 
     /// True if the next checkpoint releases space worth waiting for. What is going to be free is looked for in the order in
@@ -69,7 +69,7 @@ impl Volume {
         let dead = self.dead_bytes.load(Ordering::Relaxed);
         let to_be_written = self.space_to_be_written();
         let counters = self.allocator.counters();
-        counters.deferred + to_be_written + dead > counters.capacity / 128
+        counters.deferred.saturating_add(to_be_written).saturating_add(dead) > counters.capacity / 128
     }
 
     /// True if the cache is within its budget, and maintenance not far behind, for a change of so many bytes.

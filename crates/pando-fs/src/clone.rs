@@ -297,14 +297,17 @@ struct Neighbours<'a>(Vec<(u64, &'a Linked)>);
 /// How many numbers there are that differ so.
 const NEIGHBOURS: u64 = 256;
 
+/// Fewer do not go together: what a clone does not show it keeps for a while.
+const TOGETHER_MIN: usize = 4;
+
 impl Neighbours<'_> {
     fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True if it takes fewer operations to clone the whole range, and to delete what is not theirs in it, than to clone the data of each.
+    /// True if the whole range is cloned, and what is not theirs in it deleted, instead of the data of each: a clone is far more work than a delete.
     fn go_together(&self) -> bool {
-        1 + self.gaps().count() < self.0.iter().filter(|(_, file)| file.record.has_data()).count()
+        self.0.iter().filter(|(_, file)| file.record.has_data()).count() >= TOGETHER_MIN
     }
 
     /// The last bytes of numbers before, between and behind theirs, from the first to before the last.

@@ -438,6 +438,7 @@ impl Volume {
         let edge = &mut state.interior_mut().children[index];
         edge.id = node.id;
         edge.strip = 0;
+        self.account(&mut state);
         Ok(node)
     }
 

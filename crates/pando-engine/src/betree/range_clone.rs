@@ -23,6 +23,7 @@ use super::names::Names;
 use super::node::{Body, CachedNode};
 use super::scan::Collector;
 use super::tree::{TreeRoot, root_above};
+use crate::room::ROOT_NODES_MAX;
 use crate::volume::Volume;
 use crate::{Error, Miss, Result, ScanLimit};
 
@@ -75,11 +76,18 @@ impl Plan {
 }
 
 impl Volume {
-    /// How the keys below `from` come below `to` by gotos, or [`Error::Miss`]. What is `lost` cannot be read. The caller holds the sequencer and
-    /// the maintenance token.
-    pub(crate) fn plan_gotos(&self, tree: Tree, from: &Bytes, to: &Bytes, lost: &[Miss]) -> Result<Plan> {
+    /// How the keys below `from` come below `to` by gotos, or [`Error::Miss`]; `bare` if hardly a message is to come along. What is `lost` cannot be read. The
+    /// caller holds the sequencer and the maintenance token.
+    pub(crate) fn plan_gotos(
+        &self,
+        tree: Tree,
+        from: &Bytes,
+        to: &Bytes,
+        bare: bool,
+        lost: &[Miss],
+    ) -> Result<Plan> {
         loop {
-            if let Some(way) = self.gotos(tree, from, to, lost)? {
+            if let Some(way) = self.gotos(tree, from, to, bare, lost)? {
                 return Ok(Plan { tree, to: to.clone(), way });
             }
             // Too much waits in the root, which cannot be named from within itself (BT-3).
@@ -140,9 +148,10 @@ impl Volume {
         self.copied_bytes().saturating_mul(COPIED_BLOCKS)
     }
 
-    /// Bytes that one batch copies at most, beside the range that passes that bound; what is left of it are gotos.
-    pub(crate) fn copied_together(&self) -> usize {
-        self.copied_bytes().saturating_mul(COPIED_TOGETHER)
+    /// Bytes of messages that the moves and clones of one batch bring along at most, beside those of the range that passes that bound. They all come into a
+    /// root before one of them can sink, and a root is written in one piece.
+    pub(crate) fn moved_together(&self) -> u64 {
+        self.shape.node_bytes as u64 * MOVED_TOGETHER_NODES
     }
 
     fn copied_bytes(&self) -> usize {
@@ -192,9 +201,10 @@ impl Volume {
 
     /// Descends as far as one node holds all of the range, few messages would have to come along, and nothing is lost. `None` if that is not even
     /// past the root.
-    fn gotos(&self, tree: Tree, from: &Bytes, to: &Bytes, lost: &[Miss]) -> Result<Option<Way>> {
+    fn gotos(&self, tree: Tree, from: &Bytes, to: &Bytes, bare: bool, lost: &[Miss]) -> Result<Option<Way>> {
         let range = KeyRange::prefix(from.clone());
         let carried_max = match self.root(tree).wounds.lock().ranges.contains(&range) {
+            _ if bare => 1,
             true => CARRIED_AGAIN_MAX,
             false => CARRIED_MAX,
         };
@@ -336,8 +346,8 @@ const COPIED_PART: usize = 64;
 /// keys, so it takes little time, and nothing has to be healed.
 const COPIED_BLOCKS: usize = 16;
 
-/// So many times as much is copied by one batch, 512 MiB as a rule.
-const COPIED_TOGETHER: usize = 8192;
+/// So many nodes' worth of messages come along with the ranges of one batch, as many as may wait in a root.
+const MOVED_TOGETHER_NODES: u64 = ROOT_NODES_MAX as u64;
 
 /// More of them do not: each takes a fraction of a microsecond.
 const COPIED_BLOCKS_MAX: usize = 256;

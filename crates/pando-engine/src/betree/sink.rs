@@ -194,9 +194,13 @@ impl Volume {
         self.sink_below(&Stop { node: &root, own: &KeyRange::all(), lifted: b"", from: &from }, walk)
     }
 
-    /// True if a checkpoint is to bring deletes down for the sake of space.
+    /// True if a checkpoint is to bring deletes down for the sake of space. One that is made for it does so in any case: what waits counts as what it releases, and
+    /// would be waited for by the next one, too.
     pub(crate) fn wants_deletes_down(&self) -> bool {
-        self.is_three_quarters_full() || self.much_is_dead() || self.reclaiming.load(Ordering::Relaxed)
+        self.is_three_quarters_full()
+            || self.much_is_dead()
+            || self.reclaiming.load(Ordering::Relaxed)
+            || self.wants_space(0)
     }
 
     fn is_three_quarters_full(&self) -> bool {

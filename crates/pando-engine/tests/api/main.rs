@@ -22,3 +22,4 @@ mod small_checkpoints;
 mod streams;
 mod superblocks;
 mod techniques;
+mod together;

@@ -462,7 +462,7 @@ fn linked_files_whose_numbers_are_neighbours_are_cloned_together() {
 /// gone back to, numbers are stored otherwise than they are shown.
 #[test]
 fn of_neighbours_only_those_with_names_in_the_source_are_cloned() {
-    let elsewhere = |number: usize| number % 40 < 3 || (200..560).contains(&number) && number % 2 == 0;
+    let elsewhere = |number: usize| number % 40 < 3 || (200..560).contains(&number) && number % 100 != 7;
     for gone_back in [false, true] {
         let volume = Volume::new();
         const FILES: usize = 600;
@@ -475,7 +475,7 @@ fn of_neighbours_only_those_with_names_in_the_source_are_cloned() {
         let before = ranges(&volume);
         clone(&volume, directory, ROOT, "copy");
         let cloned = ranges(&volume) - before;
-        assert!((40..FILES as u64 / 4).contains(&cloned), "{cloned}");
+        assert!((3..12).contains(&cloned), "{cloned}");
         let volume = volume.killed(Options { background: Background::Manual, ..Options::default() });
         assert_pairs(&volume, "copy", FILES, |number| !elsewhere(number));
         assert_pairs(&volume, "other", FILES, elsewhere);
