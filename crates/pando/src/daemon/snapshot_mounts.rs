@@ -3,13 +3,13 @@
 //! They outlive the mount of the volume where that is taken away under them; the volume is closed when the last has ended. One lock, for the list;
 //! nothing is locked while it is held.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pando_fs::{Error, FileSystem, SnapshotFiles};
 use pando_fuse::{Session, Unmounter};
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::process::Pid;
 use serde_json::Value;
 
@@ -229,21 +229,27 @@ fn check_namespace(peer: Option<Pid>) -> Result<(), String> {
                    the command in there, or copy from .snapshots of the mounted volume";
         return Err(why.to_owned());
     };
-    if is_in_our_namespace(peer) {
-        return Ok(());
-    }
+    let is_ours = |what: &str| {
+        // A root directory may be another mount of the same one.
+        let of = |process: &str| {
+            let path = format!("/proc/{process}/{what}");
+            let known = StatxFlags::INO | StatxFlags::MNT_ID;
+            let data = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), known);
+            data.map(|data| (data.stx_dev_major, data.stx_dev_minor, data.stx_ino, data.stx_mnt_id))
+        };
+        matches!((of(&peer.as_raw_pid().to_string()), of("self")), (Ok(theirs), Ok(ours)) if theirs == ours)
+    };
+    // Where both are, a path is the same place for both.
+    let (elsewhere, option) = match (is_ours("ns/mnt"), is_ours("root")) {
+        (true, true) => return Ok(()),
+        (true, false) => ("has another root directory", "-r -m"),
+        (false, _) => ("is in another mount namespace", "-m"),
+    };
     Err(format!(
-        "its daemon, process {}, is in another mount namespace; enter that first, with `nsenter -t {0} -m`, \
-         or copy from .snapshots of the mounted volume",
+        "its daemon, process {0}, {elsewhere}; enter that first, with `nsenter -t {0} {option}`, or copy from \
+         .snapshots of the mounted volume",
         std::process::id()
     ))
-}
-
-fn is_in_our_namespace(process: Pid) -> bool {
-    let of = |process: &str| {
-        std::fs::metadata(format!("/proc/{process}/ns/mnt")).map(|data| (data.dev(), data.ino()))
-    };
-    matches!((of(&process.as_raw_pid().to_string()), of("self")), (Ok(theirs), Ok(ours)) if theirs == ours)
 }
 
 #[cfg(test)]

@@ -111,11 +111,24 @@ nsenter --target $other --mount findmnt -n -t fuse.pando -o SOURCE "$PWD/b" | gr
 umount -N $other "$PWD/b"
 is b 'volumes/b.img '
 refused nsenter --target $other --mount findmnt -n -t fuse.pando "$PWD/b"
-umount b
-$PANDO check volumes/c.img
-rm volumes/c.img
 kill $other
 trap - EXIT
+# In another root directory a path is another place than for the daemon.
+$PANDO snapshot create b of-root
+mkdir root shown
+mount --rbind / root
+mount --make-rprivate root
+refused chroot root "$PANDO" mount -o snapshot=of-root "$PWD/volumes/b.img" "$PWD/shown" 2> refusal
+grep -q 'another root directory' refusal
+refused findmnt "$PWD/shown"
+umount -l root
+$PANDO mount -o snapshot=of-root volumes/b.img shown
+umount shown
+$PANDO snapshot delete b of-root
+rmdir root shown
+umount b
+$PANDO check volumes/c.img
+rm volumes/c.img refusal
 "#;
 
 /// The kernel lists a volume on a block device with another type than its line has; the helpers of that name do the same.
