@@ -495,7 +495,7 @@ impl Volume {
         match self.options.background {
             crate::Background::Manual => {
                 // What is queued is behind the cut.
-                self.log.write_out(self.binder())?;
+                self.log.write_out(self)?;
                 self.checkpoint(Occasion::Running)
             }
             crate::Background::Threads => {

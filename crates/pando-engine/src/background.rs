@@ -196,7 +196,7 @@ impl Volume {
     /// One step of whatever is to be done; false if there is nothing.
     pub(crate) fn background_step(&self) -> Result<bool> {
         if self.log.wants_write_out() {
-            self.log.write_ripe(self.binder())?;
+            self.log.write_ripe(self)?;
             return Ok(true);
         }
         if self.tree_step()? {
@@ -295,9 +295,9 @@ impl Volume {
             let due = last_sync.elapsed() >= self.options.log_interval;
             let result = if due {
                 last_sync = Instant::now();
-                self.log.sync_to(self.log.appended_lsn(), self.binder()).map(|_| ())
+                self.log.sync_to(self.log.appended_lsn(), self).map(|_| ())
             } else {
-                self.log.write_ripe(self.binder())
+                self.log.write_ripe(self)
             };
             if let Err(error) = result {
                 self.background_failed("the log", &error);

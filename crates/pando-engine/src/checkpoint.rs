@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
-use pando_device::{Buffer, WriteRequest};
+use pando_device::WriteRequest;
 use pando_format::superblock::superblock_offsets;
 use pando_format::{LogPosition, Lsn, Root, RootPair, Superblock, Tree};
 
@@ -205,12 +205,9 @@ impl Volume {
 
     pub(crate) fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
         let offset = superblock_offsets(superblock.capacity)[superblock.slot()];
-        let encoded = superblock.encode();
-        let mut buffer = Buffer::zeroed(encoded.len());
-        buffer[..encoded.len()].copy_from_slice(&encoded);
-        let pieces: Vec<Bytes> = vec![buffer.freeze()];
-        self.device.write(&[WriteRequest { offset, pieces }])?;
+        let encoded = Bytes::from(superblock.encode());
         self.stats.table_bytes.fetch_add(encoded.len() as u64, Ordering::Relaxed);
+        self.device.write(&[WriteRequest { offset, pieces: vec![encoded] }])?;
         self.device.flush()?;
         Ok(())
     }

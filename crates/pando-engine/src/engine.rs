@@ -138,7 +138,7 @@ impl Engine {
         self.volume.check_writable()?;
         self.volume.stats.syncs.fetch_add(1, Ordering::Relaxed);
         let lsn = *self.volume.sequencer.lock();
-        self.volume.log.sync_to(lsn, self.volume.binder())
+        self.volume.log.sync_to(lsn, &*self.volume)
     }
 
     /// True if a sync now would write little, and nothing but the log, and would not have to wait for others first: it takes about as long
@@ -158,7 +158,6 @@ impl Engine {
         if self.volume.options.read_only || self.volume.is_closed() {
             return Ok(());
         }
-        self.volume.check_writable()?;
         // On a volume that was full, one checkpoint frees the room in which the next brings the other deletes down.
         for _ in 0..LAST_CHECKPOINTS_MAX {
             self.volume.checkpoint(Occasion::Closing)?;

@@ -27,7 +27,6 @@ use crate::betree::damaged::Damaged;
 use crate::betree::node::{Body, CachedNode, Node, NodeRef};
 use crate::betree::tree::TreeRoot;
 use crate::cache::NodeCache;
-use crate::log::batch::Binder;
 use crate::log::redo_log::RedoLog;
 use crate::options::Options;
 use crate::space::allocator::Allocator;
@@ -256,11 +255,6 @@ impl Volume {
                 }
             }
         }
-    }
-
-    /// The binder of the log.
-    pub(crate) fn binder(&self) -> &dyn Binder {
-        self
     }
 
     /// Notes that a write failed: from now on the volume takes no changes.

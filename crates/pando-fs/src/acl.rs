@@ -14,6 +14,7 @@
 use bytes::{Buf, BufMut, Bytes};
 use pando_engine::Batch;
 
+use crate::file::SET_GROUP_ID;
 use crate::operations::{Caller, FileType, InodeNumber, XattrMode};
 use crate::schema::{Record, Xattr, XattrValue};
 use crate::xattr::{check_mode, position};
@@ -21,7 +22,6 @@ use crate::{Error, FileSystem, Result};
 
 /// The nine permission bits.
 const PERMISSIONS: u32 = 0o777;
-const SET_GROUP_ID: u32 = 0o2000;
 
 const VERSION: u32 = 2;
 const HEADER_LENGTH: usize = 4;

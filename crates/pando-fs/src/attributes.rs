@@ -2,10 +2,9 @@
 
 use pando_engine::Batch;
 
-use crate::file::{Edit, check_regular, check_size, kill_privileges, kill_set_id_bits};
+use crate::file::{Edit, check_regular, check_size, kill_set_id_bits};
 use crate::operations::{Attributes, InodeNumber, SetAttributes, SetTime};
 use crate::schema::Timestamp;
-use crate::xattr::delete_lost_values;
 use crate::{FileSystem, Result, acl};
 
 impl FileSystem {
@@ -35,14 +34,12 @@ impl FileSystem {
             kill_set_id_bits(record);
         }
         if set.kill_set_id && !inode.is_directory() {
-            kill_privileges(record);
+            edit.kill_privileges();
         }
+        let record = &mut edit.record;
         record.accessed = time(set.accessed, now, record.accessed);
         record.modified = time(set.modified, now, record.modified);
         record.changed = set.changed.map_or(now, Timestamp::from);
-        if state.record.has_large_xattrs() {
-            delete_lost_values(&mut edit.batch, &edit.prefix, &state.record, &edit.record);
-        }
         let (batch, record) = edit.finish(key, true);
         self.store.apply(batch)?;
         state.set_told_record(record);

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_engine::{Batch, Bound, KeyRange, ScanLimit, Tree};
 
+use crate::difference::damaged;
+use crate::file::SECURITY_CAPABILITY;
 use crate::inode::{Inode, States};
 use crate::link::put_redirect;
 use crate::namei::check_new_name;
@@ -31,7 +33,6 @@ const CHUNK: ScanLimit = ScanLimit { entries: 64, bytes: 1 << 18 };
 const READ: u32 = 4;
 const WRITE_AND_SEARCH: u32 = 3;
 const SET_IDS: u32 = 0o6000;
-const SECURITY_CAPABILITY: &[u8] = b"security.capability";
 
 /// A file with several links that has names below the source.
 struct Linked {
@@ -51,17 +52,15 @@ impl FileSystem {
     ) -> Result<()> {
         let (source, directory) = (self.inode(number)?, self.writable_inode(parent)?);
         check_new_name(&directory, name)?;
-        // The path is asked for with the names locked: without them the directory may be removed behind it.
-        if source.is_directory() {
-            let epoch = self.for_change_alone()?;
+        let clone = |epoch| {
+            // The path is asked for with the names locked: without them the directory may be removed behind it.
             let mut names = directory.names()?;
-            let to = End::new(&directory, name, *epoch)?;
-            self.clone_locked(caller, groups, &source, &to, &mut names, *epoch)
-        } else {
-            let epoch = self.for_change()?;
-            let mut names = directory.names()?;
-            let to = End::new(&directory, name, *epoch)?;
-            self.clone_locked(caller, groups, &source, &to, &mut names, *epoch)
+            let to = End::new(&directory, name, epoch)?;
+            self.clone_locked(caller, groups, &source, &to, &mut names, epoch)
+        };
+        match source.is_directory() {
+            true => clone(*self.for_change_alone()?),
+            false => clone(*self.for_change()?),
         }
     }
 
@@ -404,8 +403,4 @@ fn mixed(state: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
-}
-
-fn damaged(what: &str, key: &[u8]) -> Error {
-    Error::Engine(pando_engine::Error::Damaged { what: format!("{what}: \"{}\"", key.escape_ascii()) })
 }

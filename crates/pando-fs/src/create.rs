@@ -3,13 +3,12 @@
 use bytes::Bytes;
 use pando_engine::{Batch, Tree};
 
+use crate::file::SET_GROUP_ID;
 use crate::inode::{Inode, Place, States};
 use crate::namei::{check_new_name, name_key};
 use crate::operations::{Caller, Entry, FileType, InodeNumber};
 use crate::schema::{Record, TARGET_LENGTH_MAX, key, number};
 use crate::{Error, FileSystem, Result, acl};
-
-const SET_GROUP_ID: u32 = 0o2000;
 
 impl FileSystem {
     /// Makes an inode with a name; `fill` completes its record.

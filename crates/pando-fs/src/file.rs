@@ -22,8 +22,11 @@ pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 /// What holes are read from.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
+/// The extended attribute with the capabilities of a program.
+pub(crate) const SECURITY_CAPABILITY: &[u8] = b"security.capability";
+
 const SET_USER_ID: u32 = 0o4000;
-const SET_GROUP_ID: u32 = 0o2000;
+pub(crate) const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o0010;
 
 /// A stretch of a file.
@@ -165,7 +168,7 @@ pub(crate) fn check_size(size: Option<u64>) -> Result<u64> {
 /// capabilities of the file. True if there was something.
 pub(crate) fn kill_privileges(record: &mut Record) -> bool {
     let capabilities = record.xattrs.len();
-    record.xattrs.retain(|xattr| &xattr.name[..] != b"security.capability");
+    record.xattrs.retain(|xattr| xattr.name != SECURITY_CAPABILITY);
     let killed = kill_set_id_bits(record);
     killed || capabilities != record.xattrs.len()
 }

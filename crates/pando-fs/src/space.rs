@@ -88,7 +88,8 @@ impl FileSystem {
         let end = check_size(offset.checked_add(length))?;
         let epoch = self.for_change()?;
         let mut state = inode.write()?;
-        let mut edit = Edit::new(state.record.clone(), inode.data_prefix(*epoch, &state.record)?);
+        let (key, prefix) = inode.key_and_data_prefix(*epoch, &state.record)?;
+        let mut edit = Edit::new(state.record.clone(), prefix);
         let grows = match mode {
             AllocateMode::Allocate { keep_size } => {
                 // Nothing is reserved, but what certainly will not fit is refused.
@@ -113,7 +114,7 @@ impl FileSystem {
         }
         edit.touch(self.now());
         let replace = kill_set_id && edit.kill_privileges();
-        let (batch, record) = edit.finish(inode.key(*epoch)?, replace);
+        let (batch, record) = edit.finish(key, replace);
         self.store.apply(batch)?;
         state.set_record(record);
         Ok(())
@@ -216,7 +217,7 @@ impl FileSystem {
         };
         let from = source.data_prefix(*epoch, record)?;
         let old = states.record(&target).clone();
-        let to = target.data_prefix(*epoch, &old)?;
+        let (key, to) = target.key_and_data_prefix(*epoch, &old)?;
         let mut edit = Edit::new(old, to);
         let length = if let Some(last) = whole.last() {
             edit.share(from_offset, &whole, record, &from);
@@ -233,7 +234,7 @@ impl FileSystem {
         };
         edit.touch(self.now());
         let replace = kill_set_id && edit.kill_privileges();
-        let (batch, record) = edit.finish(target.key(*epoch)?, replace);
+        let (batch, record) = edit.finish(key, replace);
         self.store.apply(batch)?;
         states.set_record(&target, record);
         Ok(length)

@@ -54,9 +54,7 @@ pub(crate) enum Wish {
 /// What came out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
-    /// Files are opened without asking us, once we have answered the first OPEN with ENOSYS.
-    pub(crate) no_open: bool,
-    /// Directories too, after the first OPENDIR. The kernel keeps listings then.
+    /// Directories are opened without asking us, once we have answered the first OPENDIR with ENOSYS. The kernel keeps listings then.
     pub(crate) no_opendir: bool,
     /// The kernel checks access control lists.
     pub(crate) acls: bool,
@@ -98,7 +96,6 @@ pub(crate) fn negotiate(
         pages_max: (REQUEST_BYTES_MAX as usize / rustix::param::page_size()) as u16,
     };
     let agreement = Agreement {
-        no_open: offers(flags::NO_OPEN_SUPPORT),
         no_opendir: wishes.listing_cache && offers(flags::NO_OPENDIR_SUPPORT),
         acls,
         writeback: wishes.writeback,
@@ -114,12 +111,7 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_for_that_is_not_offered() {
-        let offered = InitRequest {
-            major: 7,
-            minor: 31,
-            read_ahead_max: 1 << 17,
-            flags: flags::ASYNC_READ | flags::NO_OPEN_SUPPORT,
-        };
+        let offered = InitRequest { major: 7, minor: 31, read_ahead_max: 1 << 17, flags: flags::ASYNC_READ };
         let wishes = Wishes {
             writeback: false,
             readdirplus: true,
@@ -131,11 +123,7 @@ mod tests {
         assert_eq!(reply.flags, flags::ASYNC_READ);
         assert_eq!(reply.read_ahead_max, 1 << 17);
         assert!(
-            agreement.no_open
-                && !agreement.no_opendir
-                && !agreement.layout.extended_xattr
-                && !agreement.acls
-                && !agreement.ring
+            !agreement.no_opendir && !agreement.layout.extended_xattr && !agreement.acls && !agreement.ring
         );
         assert!(negotiate(&offered, Wishes { writeback: true, ..wishes }).is_err());
         assert!(negotiate(&offered, Wishes { ring: Wish::Needed, ..wishes }).is_err());

@@ -132,13 +132,11 @@ impl Server {
             Operation::Seek { .. } if self.agreement.writeback => reply.send(Answer::Refused(Errno::NOSYS)),
             Operation::Seek { .. } => self.query(header, operation, reply),
             Operation::Sync => self.dispatcher.sync(reply),
-            Operation::Open => reply.send(match self.agreement.no_open {
-                true => Answer::Refused(Errno::NOSYS),
-                false => Answer::opened(OPEN_KEEP_CACHE),
-            }),
+            // Every kernel that can be mounted with takes it for good.
+            Operation::Open => reply.send(Answer::Refused(Errno::NOSYS)),
             Operation::OpenDirectory => reply.send(match self.agreement.no_opendir {
                 true => Answer::Refused(Errno::NOSYS),
-                false => Answer::opened(0),
+                false => Answer::opened(),
             }),
             Operation::Release | Operation::ReleaseDirectory => reply.send(Answer::Done),
             Operation::Destroy => self.unmounted(reply),
@@ -485,9 +483,7 @@ impl Server {
                     let longest = if *wide { u64::MAX } else { u64::from(u32::MAX - (BLOCK_BYTES - 1)) };
                     let (to, length) = (InodeNumber(*to), (*length).min(longest));
                     let before = growth.as_ref().and_then(|_| fs.get_attributes(to).ok());
-                    let copied = kernel.killing_set_id(fs, to, kill, || {
-                        fs.copy_range(inode, *from_offset, to, *to_offset, length, kill)
-                    })?;
+                    let copied = fs.copy_range(inode, *from_offset, to, *to_offset, length, kill)?;
                     // How long it would become was not known before: whoever asks between these two lines may hear of it too early.
                     let end = to_offset.saturating_add(copied);
                     if before.is_some_and(|before| before.size < end)
@@ -495,7 +491,7 @@ impl Server {
                     {
                         growth.begins(end);
                     }
-                    // Before Linux 5.16 an answer with attributes from before the copy, and come after it, would be kept.
+                    // The set-id bits may have gone. Before Linux 5.16 an answer with attributes from before the copy, and come after it, would be kept.
                     kernel.forget_attributes(to);
                     if *wide { Answer::number(copied) } else { Answer::count(copied as u32) }
                 }
@@ -508,9 +504,6 @@ impl Server {
         });
     }
 }
-
-/// The kernel keeps the pages of a file over its opens.
-const OPEN_KEEP_CACHE: u32 = 1 << 1;
 
 /// The directories in which a request changes names.
 fn directories_changed(inode: InodeNumber, operation: &Operation) -> impl Iterator<Item = InodeNumber> {

@@ -495,19 +495,19 @@ impl Interior {
         ids
     }
 
-    /// The same node for keys that are lifted more or less; every buffer must be loaded.
-    pub(crate) fn relift(&mut self, prefix: &[u8], strip: &[u8]) {
-        if prefix.is_empty() && strip.is_empty() {
+    /// The same node for keys that are longer by a prefix; every buffer must be loaded.
+    pub(crate) fn relift(&mut self, prefix: &[u8]) {
+        if prefix.is_empty() {
             return;
         }
         for pivot in &mut self.pivots {
-            *pivot = relift_bound(pivot, prefix, strip);
+            *pivot = relift_bound(pivot, prefix, &[]);
         }
         for child in &mut self.children {
             let mut prepend = Bytes::copy_from_slice(child.prepended());
             // INT-2: nothing is lifted on the way to nothing, whose neighbours may join it.
             if !child.id.is_empty() {
-                relift_way(&mut child.strip, &mut prepend, prefix, strip);
+                relift_way(&mut child.strip, &mut prepend, prefix, &[]);
             }
             match &mut child.xf {
                 Some(xf) => xf.prepend = prepend,
@@ -517,7 +517,7 @@ impl Interior {
                 ),
             }
             let buffer = std::mem::take(child.buffer.change().expect("the whole node was loaded before"));
-            *child.buffer.change().expect("the whole node was loaded before") = buffer.relift(prefix, strip);
+            *child.buffer.change().expect("the whole node was loaded before") = buffer.relift(prefix, &[]);
             child.count_buffer();
         }
     }

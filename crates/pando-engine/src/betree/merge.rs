@@ -357,7 +357,7 @@ fn relifted(node: &mut Node, prefix: &[u8]) -> Body {
     let mut body = std::mem::replace(&mut node.body, Body::Leaf(Leaf::default()));
     match &mut body {
         Body::Leaf(leaf) => leaf.relift(prefix, &[]),
-        Body::Interior(interior) => interior.relift(prefix, &[]),
+        Body::Interior(interior) => interior.relift(prefix),
     }
     body
 }

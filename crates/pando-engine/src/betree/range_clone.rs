@@ -39,8 +39,8 @@ enum Way {
     Copy(Vec<(Bytes, Bytes)>),
     Clone {
         gotos: Vec<Goto>,
-        /// Messages on the way to the targets, below the new prefix, from the root down.
-        carried: Vec<Messages>,
+        /// Carried on the way to the targets, below the new prefix, from the root down.
+        carried: Vec<Carried>,
     },
 }
 
@@ -49,7 +49,7 @@ impl Plan {
     pub(crate) fn bytes(&self) -> u64 {
         let bytes: usize = match &self.way {
             Way::Copy(entries) => entries.iter().map(|(key, value)| key.len() + value.len()).sum(),
-            Way::Clone { carried, .. } => carried.iter().map(Messages::bytes).sum(),
+            Way::Clone { carried, .. } => carried.iter().map(Carried::bytes).sum(),
         };
         bytes as u64
     }
@@ -247,7 +247,7 @@ impl Volume {
                     let bounds = interior.bounds_of(index, &KeyRange::all());
                     let piece = bounds.intersection(&range);
                     let buffer = child.buffer.get().expect("TREE-1: the root is in memory");
-                    carried.push(Messages::of(buffer, &piece, &names, from, to));
+                    carried.push(Carried::of(buffer, &piece, &names, from, to));
                     if !child.id.is_empty() && !piece.is_empty() {
                         let below = names.below(&bounds, child.strip as usize, child.prepended());
                         let below = below.ok_or_else(damaged)?;
@@ -264,7 +264,7 @@ impl Volume {
                 }
                 return Err(Error::Miss(miss));
             };
-            carried.push(Messages::of(buffer, &local, &names, from, to));
+            carried.push(Carried::of(buffer, &local, &names, from, to));
             let covering = buffer.gotos_in(&local).find(|goto| goto.range.covers(&local));
             let (id, height, strip, prepend) = match covering {
                 Some(goto) => (goto.target, goto.height, goto.xf.strip, &goto.xf.prepend[..]),
@@ -309,11 +309,11 @@ impl Volume {
                 }
                 self.root(tree).wounds.lock().add(whole.clone());
                 // The lowest are the oldest.
-                let count: usize = carried.iter().map(Messages::count).sum();
+                let count: usize = carried.iter().map(Carried::count).sum();
                 if count >= CARRIED_MAX {
                     self.root(tree).wounds.lock().add_heavy();
                 }
-                for Messages { ranges, gotos, keyed } in carried.into_iter().rev() {
+                for Carried { ranges, gotos, keyed } in carried.into_iter().rev() {
                     for range in ranges {
                         self.inject_range(tree, &range.intersection(&whole), msn);
                     }
@@ -385,15 +385,15 @@ fn goto_for(range: &KeyRange, names: &Names, target: NodeId, height: u8, from: &
     }
 }
 
-/// Messages that come along, below the new prefix.
+/// Carried that come along, below the new prefix.
 #[derive(Default)]
-struct Messages {
+struct Carried {
     ranges: Vec<KeyRange>,
     gotos: Vec<Goto>,
     keyed: Vec<(Bytes, Pending)>,
 }
 
-impl Messages {
+impl Carried {
     /// The messages of a buffer for keys of `local`, all below `from`, as messages for keys below `to`. Once a message: there may be
     /// a thousand of them, for a range that holds a million keys.
     fn of(buffer: &MessageBuffer, local: &KeyRange, names: &Names, from: &[u8], to: &[u8]) -> Self {

@@ -107,7 +107,7 @@ fn what_waits_for_many_ranges_does_not_all_come_along() {
     let carried = stats.messages - before - 2 * RANGES as u64;
     assert!((20..60).contains(&carried), "{carried} messages of {}", RANGES / 8);
     let value = |range: usize, number: usize| match number {
-        3 if range % 8 == 0 => vec![1; 8 * VALUE],
+        3 if range.is_multiple_of(8) => vec![1; 8 * VALUE],
         _ => vec![range as u8; VALUE],
     };
     let all = (0..RANGES).flat_map(|range| (0..8).map(move |number| (range, number)));

@@ -138,10 +138,10 @@ impl Answer {
         Self::Buffer(out)
     }
 
-    /// A file or directory that was opened.
-    pub(crate) fn opened(open_flags: u32) -> Self {
+    /// A directory that was opened.
+    pub(crate) fn opened() -> Self {
         let mut out = Inline::default();
-        put_opened(&mut out, open_flags);
+        put_opened(&mut out);
         Self::Record(out)
     }
 
@@ -180,15 +180,13 @@ impl Answer {
 pub(crate) fn entry_and_file(entry: &Entry) -> Answer {
     let mut out = Inline::default();
     put_entry(&mut out, &entry.attributes, Kept::Forever);
-    put_opened(&mut out, 0);
+    put_opened(&mut out);
     Answer::Record(out)
 }
 
-/// Its handle is 0: nothing is kept of who has what open.
-fn put_opened(out: &mut impl Put, open_flags: u32) {
-    out.u64(0);
-    out.u32(open_flags);
-    out.u32(0);
+/// Its handle is 0: nothing is kept of who has what open. Nor are there flags.
+fn put_opened(out: &mut impl Put) {
+    out.zeros(16);
 }
 
 fn put_entry(out: &mut impl Put, attributes: &Attributes, kept: Kept) {
@@ -365,7 +363,7 @@ mod tests {
         assert_eq!(record(Answer::attributes(&attributes, Kept::Forever)).len(), 104);
         assert_eq!(record(Answer::all_attributes(&attributes, Kept::No)).len(), 288);
         assert_eq!(record(entry_and_file(&entry)).len(), 144);
-        assert_eq!(record(Answer::opened(0)).len(), 16);
+        assert_eq!(record(Answer::opened()).len(), 16);
         let statistics = Statistics { capacity: 0, free: 0, available: 0, inodes: 0, inodes_free: 0 };
         assert_eq!(record(Answer::statistics(&statistics)).len(), 80);
     }
