@@ -456,3 +456,25 @@ fn a_walk_for_space_lets_writers_go_on() {
     assert!(written > 8 * NODE_BYTES, "{written} bytes came while deletes were brought down");
     assert_sound(&engine);
 }
+
+/// Runs of free space too short for a node are none where a change asks for space. The checkpoints that were made for it took the volume for half empty, and left
+/// the deletes that they were to bring down: each wanted the next.
+#[test]
+fn a_checkpoint_that_is_made_for_space_uses_up_what_it_was_made_for() {
+    const PIECE: u64 = 16 << 10;
+    let (engine, _) = small_volume(256 << 10, 16 << 10);
+    let volume = engine.volume();
+    let pieces: Vec<_> = std::iter::from_fn(|| volume.allocator.allocate(PIECE, &[])).flatten().collect();
+    let mut pieces = pieces.into_iter();
+    let enough = volume.space_needed() + volume.allocator.counters().capacity / 128;
+    while volume.allocator.counters().usable < enough {
+        volume.allocator.give_back(pieces.next().unwrap());
+    }
+    pieces.step_by(3).for_each(|piece| volume.allocator.give_back(piece));
+    let counters = volume.allocator.counters();
+    assert!(counters.free > counters.capacity / 3 && counters.usable < counters.capacity / 8, "{counters:?}");
+    // What had been deleted when the volume was opened is not known, and is taken to be some.
+    assert!(volume.wants_space(0));
+    engine.checkpoint().unwrap();
+    assert!(!volume.checkpoint_releases() && !volume.wants_space(0));
+}
