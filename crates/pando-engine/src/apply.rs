@@ -25,10 +25,6 @@ const ROOT_WAITS_MAX: u32 = 5;
 /// several links, those are which are in memory.
 const READ_RANGES_MAX: usize = 16;
 
-/// Bytes of messages that the moves and clones of a batch may come to. Only a record made to harm comes near, which names the same range as often as it has room
-/// for, in a tree of many levels.
-const PLANNED_BYTES_MAX: u64 = 1 << 30;
-
 /// What keeps a change out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lack {
@@ -346,7 +342,6 @@ impl Volume {
     /// be large. What is `lost` cannot be read, and nothing that needs it is copied.
     fn plan(&self, operations: &[Operation], large: Option<usize>, lost: &[Miss]) -> Result<Vec<Plan>> {
         let mut allowance = Allowance::of(operations, self.moved_together());
-        let mut bytes = 0;
         let mut plans = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
             if let Some((tree, from, to)) = range_of(operation) {
@@ -363,12 +358,6 @@ impl Volume {
                     None => self.plan_gotos(tree, from, to, allowance.is_used_up(), lost)?,
                 };
                 allowance.take(&plan);
-                bytes += plan.bytes();
-                if bytes > PLANNED_BYTES_MAX {
-                    return Err(Error::TooLarge {
-                        what: "what comes along with the moves and clones of a batch",
-                    });
-                }
                 plans.push(plan);
             }
         }

@@ -13,7 +13,7 @@
 
 use bytes::Bytes;
 use pando_format::edge::{Goto, Xf};
-use pando_format::{Bound, KeyRange, Msn, NodeId, Pending, Tree};
+use pando_format::{Bound, HEIGHT_MAX, KeyRange, Msn, NodeId, Pending, Tree};
 use std::sync::atomic::Ordering;
 
 use super::interior::Child;
@@ -231,8 +231,13 @@ impl Volume {
             let buffers = interior.children[first..=last].iter().filter_map(|child| child.buffer.get());
             let counts = buffers.map(|buffer| buffer.count_in(&local, carried_max));
             let much = counts.sum::<usize>() >= carried_max;
-            if is_root && much && state.height < RAISED_HEIGHT_MAX {
+            let highest = if bare { HEIGHT_MAX } else { RAISED_HEIGHT_MAX };
+            if is_root && much && state.height < highest {
                 return Ok(None);
+            }
+            if is_root && much && bare {
+                // Only a volume made to harm has so high a tree.
+                return Err(Error::TooLarge { what: "a batch of moves and clones, or its tree" });
             }
             if !is_root && (much || first != last) {
                 return Ok(Some(Way::Clone { gotos: here(&names), carried }));
@@ -362,7 +367,7 @@ const CARRIED_MAX: usize = 1024;
 /// again, and would have the same messages with it each time.
 const CARRIED_AGAIN_MAX: usize = 128;
 
-/// No tree of this height is raised for the sake of a clone: its messages come along instead. Merges lower a tree again, but
+/// No tree of this height is raised for the sake of a clone, but where hardly a message is to come along: they do instead. Merges lower a tree again, but
 /// clones may come faster.
 const RAISED_HEIGHT_MAX: u8 = 6;
 
