@@ -34,11 +34,26 @@ const READ: u32 = 4;
 const WRITE_AND_SEARCH: u32 = 3;
 const SET_IDS: u32 = 0o6000;
 
+/// How many numbers there are that differ in their last byte alone.
+const NEIGHBOURS: u64 = 256;
+
+/// Fewer files are cloned one by one.
+const TOGETHER_MIN: usize = 4;
+
 /// A file with several links that has names below the source.
 struct Linked {
+    /// Its number, as stored.
+    number: u64,
     record: Record,
     /// Its names: their keys, without what they share with the source.
     names: Vec<Bytes>,
+}
+
+/// Such files whose numbers differ in their last byte alone, in rising order. What the keys of their data begin with but for that is a range.
+struct Neighbours {
+    files: Vec<Linked>,
+    /// The range holds nothing else, and is cloned in place of the data of each.
+    go_together: bool,
 }
 
 impl FileSystem {
@@ -169,7 +184,7 @@ impl FileSystem {
         batch: &mut Batch,
         (view, from): (&View, &Bytes),
         (target, to): (&View, &Bytes),
-        linked: &BTreeMap<u64, Linked>,
+        linked: &[Neighbours],
         fresh: &[u64],
     ) {
         for tree in Tree::ALL {
@@ -180,12 +195,13 @@ impl FileSystem {
             batch.delete_range(Tree::Data, KeyRange::prefix(key::data_prefix(&came)));
         }
         let mut numbers = fresh;
-        for neighbours in neighbours(linked) {
-            let (own, others) = numbers.split_at(neighbours.len());
-            clone_data(batch, (view, &neighbours), (target, own));
+        for neighbours in linked {
+            let (own, others) = numbers.split_at(neighbours.files.len());
+            clone_data(batch, (view, neighbours), (target, own));
             numbers = others;
         }
-        for ((_, file), number) in linked.iter().zip(fresh.iter().copied()) {
+        let files = linked.iter().flat_map(|neighbours| &neighbours.files);
+        for (file, number) in files.zip(fresh.iter().copied()) {
             let mut record = file.record.clone();
             record.number = target.linked_number(number);
             record.links = file.names.len() as u32;
@@ -198,23 +214,22 @@ impl FileSystem {
         }
     }
 
-    /// The number that each of these files gets in a clone: those of neighbours whose data are cloned together differ in as many bytes as the old ones.
-    fn fresh_links(&self, linked: &BTreeMap<u64, Linked>, target: &View) -> Result<Vec<u64>> {
-        let all = neighbours(linked);
-        let together = all.iter().filter(|neighbours| neighbours.go_together()).count() as u64;
-        let mut first = match together {
+    /// The number that each of these files gets in a clone: those of neighbours that go together are neighbours, too.
+    fn fresh_links(&self, linked: &[Neighbours], target: &View) -> Result<Vec<u64>> {
+        let rows = linked.iter().filter(|neighbours| neighbours.go_together).count() as u64;
+        let mut first = match rows {
             0 => 0,
             rows => self.numbers.allocate_row(&self.store, NEIGHBOURS, rows * NEIGHBOURS)?,
         };
-        let mut fresh = Vec::with_capacity(linked.len());
-        for neighbours in all {
-            if neighbours.go_together() {
+        let mut fresh = Vec::new();
+        for Neighbours { files, go_together } in linked {
+            if *go_together {
                 // Stored, it ends as the old one does.
                 let last = |old: u64| (old ^ target.linked_number(first)) % NEIGHBOURS;
-                fresh.extend(neighbours.0.iter().map(|(old, _)| first + last(*old)));
+                fresh.extend(files.iter().map(|file| first + last(file.number)));
                 first += NEIGHBOURS;
             } else {
-                for _ in neighbours.0 {
+                for _ in files {
                     fresh.push(self.numbers.allocate(&self.store)?);
                 }
             }
@@ -222,9 +237,9 @@ impl FileSystem {
         Ok(fresh)
     }
 
-    /// The files with several links that have names below `subtree` of a tree, by the number stored. The name space lock is held exclusively, so
+    /// The files with several links that have names below `subtree` of a tree. The name space lock is held exclusively, so
     /// their records in the tree are the truth. `TooBig` if there are more names than a record takes below `to`.
-    fn linked_below(&self, view: &View, subtree: &[u8], to: &[u8]) -> Result<BTreeMap<u64, Linked>> {
+    fn linked_below(&self, view: &View, subtree: &[u8], to: &[u8]) -> Result<Vec<Neighbours>> {
         let prefix = view.link_name_key(subtree);
         let mut names: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
         let mut bytes = 0;
@@ -244,19 +259,45 @@ impl FileSystem {
             }
             range = scan.rest;
         }
-        let mut linked = BTreeMap::new();
+        let names: Vec<_> = names.into_iter().collect();
+        let mut linked = Vec::new();
         // Their numbers lie close together as a rule: one scan finds many.
         let mut chunk = BTreeMap::new();
-        for (number, names) in names {
-            let own = key::in_snapshot(&view.prefix, &key::linked_key(number));
-            if !chunk.contains_key(&own) {
-                chunk = self.linked_records(&own)?;
+        for row in names.chunk_by(|a, b| a.0 / NEIGHBOURS == b.0 / NEIGHBOURS) {
+            let key_of = |number| key::in_snapshot(&view.prefix, &key::linked_key(number));
+            let mut are_alone = false;
+            if row.len() >= TOGETHER_MIN {
+                let prefix = row_of(&key_of(row[0].0));
+                chunk = self.all_records(KeyRange::prefix(prefix.clone()))?;
+                are_alone = chunk.len() == row.len() && self.parked.keys_below(&prefix).is_empty();
             }
-            let value =
-                chunk.get(&own).ok_or_else(|| damaged("FS-5: names lead to what is not there", &own))?;
-            linked.insert(number, Linked { record: store::decode(&own, value)?, names });
+            let mut files = Vec::with_capacity(row.len());
+            for (number, names) in row {
+                let own = key_of(*number);
+                if !chunk.contains_key(&own) {
+                    chunk = self.linked_records(&own)?;
+                }
+                let value =
+                    chunk.get(&own).ok_or_else(|| damaged("FS-5: names lead to what is not there", &own))?;
+                let record = store::decode(&own, value)?;
+                files.push(Linked { number: *number, record, names: names.clone() });
+            }
+            let have_data = files.iter().filter(|file| file.record.has_data()).count() >= TOGETHER_MIN;
+            linked.push(Neighbours { files, go_together: are_alone && have_data });
         }
         Ok(linked)
+    }
+
+    /// The records of metadata in a range of few.
+    fn all_records(&self, range: KeyRange) -> Result<BTreeMap<Bytes, Bytes>> {
+        let mut records = BTreeMap::new();
+        let mut rest = Some(range);
+        while let Some(part) = rest {
+            let scan = self.store.scan(Tree::Metadata, &part, CHUNK)?;
+            records.extend(scan.entries);
+            rest = scan.rest;
+        }
+        Ok(records)
     }
 
     /// Some records of files with several links, from this key on.
@@ -290,65 +331,27 @@ impl FileSystem {
     }
 }
 
-/// Files whose numbers, as stored, differ in their last byte alone, in rising order. What their data keys begin with but for that is a range.
-struct Neighbours<'a>(Vec<(u64, &'a Linked)>);
-
-/// How many numbers there are that differ so.
-const NEIGHBOURS: u64 = 256;
-
-/// Fewer do not go together: what a clone does not show it keeps for a while.
-const TOGETHER_MIN: usize = 4;
-
-impl Neighbours<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// True if the whole range is cloned, and what is not theirs in it deleted, instead of the data of each: a clone is far more work than a delete.
-    fn go_together(&self) -> bool {
-        self.0.iter().filter(|(_, file)| file.record.has_data()).count() >= TOGETHER_MIN
-    }
-
-    /// The last bytes of numbers before, between and behind theirs, from the first to before the last.
-    fn gaps(&self) -> impl Iterator<Item = (u64, u64)> {
-        let own = self.0.iter().map(|(number, _)| number % NEIGHBOURS);
-        let behind = std::iter::once(0).chain(own.clone().map(|number| number + 1));
-        behind.zip(own.chain([NEIGHBOURS])).filter(|(from, to)| from < to)
-    }
-}
-
-fn neighbours(linked: &BTreeMap<u64, Linked>) -> Vec<Neighbours<'_>> {
-    let files: Vec<_> = linked.iter().map(|(number, file)| (*number, file)).collect();
-    let of_one_row = |a: &(u64, &Linked), b: &(u64, &Linked)| a.0 / NEIGHBOURS == b.0 / NEIGHBOURS;
-    files.chunk_by(of_one_row).map(|row| Neighbours(row.to_vec())).collect()
-}
-
 /// Clones the data of neighbours to the numbers that a clone shows for them.
-fn clone_data(
-    batch: &mut Batch,
-    (view, neighbours): (&View, &Neighbours<'_>),
-    (target, fresh): (&View, &[u64]),
-) {
+fn clone_data(batch: &mut Batch, (view, neighbours): (&View, &Neighbours), (target, fresh): (&View, &[u64])) {
     let old_key = |number: u64| key::in_snapshot(&view.prefix, &key::linked_key(number));
-    if !neighbours.go_together() {
-        for ((old, file), number) in neighbours.0.iter().zip(fresh) {
-            if file.record.has_data() {
-                let own = key::data_prefix(&target.linked_key(*number));
-                batch.clone_range(Tree::Data, key::data_prefix(&old_key(*old)), own);
-            }
-        }
+    let Neighbours { files, go_together } = neighbours;
+    if *go_together {
+        let keys = [old_key(files[0].number), target.linked_key(fresh[0])];
+        let [from, to] = keys.map(|key| row_of(&key));
+        batch.clone_range(Tree::Data, from, to);
         return;
     }
-    let row = |key: Bytes| key.slice(..key.len() - 1);
-    let [from, to] = [old_key(neighbours.0[0].0), target.linked_key(fresh[0])].map(row);
-    batch.clone_range(Tree::Data, from, to.clone());
-    let border = |last: u64| match u8::try_from(last) {
-        Ok(last) => Bound::before([&to[..], &[last]].concat()),
-        Err(_) => Bound::after(to.clone()),
-    };
-    for (first, end) in neighbours.gaps() {
-        batch.delete_range(Tree::Data, KeyRange::new(border(first), border(end)));
+    for (file, number) in files.iter().zip(fresh) {
+        if file.record.has_data() {
+            let own = key::data_prefix(&target.linked_key(*number));
+            batch.clone_range(Tree::Data, key::data_prefix(&old_key(file.number)), own);
+        }
     }
+}
+
+/// What the key of a file with several links has in common with those of its neighbours.
+fn row_of(key: &Bytes) -> Bytes {
+    key.slice(..key.len() - 1)
 }
 
 /// Refuses a clone that cp would not be let make. Of a directory nobody looks at what lies below, so only its owner and root may.

@@ -76,11 +76,12 @@ impl KernelCache {
         change: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let had_set_id = kill_set_id && fs.get_attributes(inode)?.mode & 0o6000 != 0;
-        let changed = change()?;
+        // A part of it may be done where it fails.
+        let changed = change();
         if had_set_id {
             self.forget_attributes(inode);
         }
-        Ok(changed)
+        changed
     }
 
     /// The answer to a rename that took these directories to another parent: the kernel must first forget their listings, which say whose they were.

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use pando_fs::operations::{AllocateMode, Attributes, FileType, SNAPSHOTS, WriteMode};
+use pando_fs::operations::{AllocateMode, Attributes, FileType, SNAPSHOTS, SetAttributes, WriteMode};
 use pando_fs::{Error, InodeNumber, ListAttributes, Operations, Result};
 use rustix::io::Errno;
 
@@ -412,7 +412,8 @@ impl Server {
             }
             let answer = match &operation {
                 Operation::SetAttributes(set) => {
-                    let attributes = fs.set_attributes(inode, set)?;
+                    let kill_set_id = set.kill_set_id || is_own_chown(fs, header.uid, inode, set)?;
+                    let attributes = fs.set_attributes(inode, &SetAttributes { kill_set_id, ..*set })?;
                     Answer::attributes(&attributes, direct_writes.kept(inode))
                 }
                 Operation::MakeNode { name, mode, device, umask } => match convert::node_type(*mode) {
@@ -532,6 +533,13 @@ fn end_of(operation: &Operation) -> Option<u64> {
         },
         _ => None,
     }
+}
+
+/// True for what comes of a chown(2) by the owner which names neither owner: it takes set-id bits off, and nothing in the request says so. The kernel lets through that of
+/// anybody, who may not; and the same comes before somebody else, or root, writes to a file with such bits, who says of them what is to be said with the write.
+fn is_own_chown(fs: &dyn Operations, uid: u32, inode: InodeNumber, set: &SetAttributes) -> Result<bool> {
+    let names_none = SetAttributes { changed: None, ..*set } == SetAttributes::default();
+    Ok(names_none && uid != 0 && fs.get_attributes(inode)?.uid == uid)
 }
 
 /// To be called before a file comes to reach at least so far.

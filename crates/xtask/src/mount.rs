@@ -119,7 +119,7 @@ const TESTS: &[Test] = &[
     test("link-counts", &[], link_counts::run),
     test("mapped", &["bash", "python3"], mapped::run),
     test("directory-attributes", &[], directory_attributes::run),
-    test("access-control-lists", &["bash", "setfacl", "getfacl", "tar", "rsync", "diff"], acl::run),
+    test("access-control-lists", &["bash", "setfacl", "getfacl", "tar", "rsync", "diff", "perl"], acl::run),
     test("rename-tree", &["bash", "tar", "diff", "perl", "xz"], rename_tree::run),
     test("exchange", &["bash", "perl", "diff", "sha256sum"], exchange::run),
     test("reflink", &["cp"], reflink::run),

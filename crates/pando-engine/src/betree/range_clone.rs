@@ -39,7 +39,7 @@ enum Way {
     Copy(Vec<(Bytes, Bytes)>),
     Clone {
         gotos: Vec<Goto>,
-        /// Carried on the way to the targets, below the new prefix, from the root down.
+        /// Messages on the way to the targets, below the new prefix, from the root down.
         carried: Vec<Carried>,
     },
 }
@@ -390,7 +390,7 @@ fn goto_for(range: &KeyRange, names: &Names, target: NodeId, height: u8, from: &
     }
 }
 
-/// Carried that come along, below the new prefix.
+/// Messages that come along, below the new prefix.
 #[derive(Default)]
 struct Carried {
     ranges: Vec<KeyRange>,

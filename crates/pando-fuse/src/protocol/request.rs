@@ -408,8 +408,6 @@ fn set_attributes(mut fixed: Reader<'_>) -> Result<SetAttributes, Malformed> {
     let nanoseconds = [fixed.u32()?, fixed.u32()?, fixed.u32()?];
     let (mode, _, uid, gid) = (fixed.u32()?, fixed.u32()?, fixed.u32()?, fixed.u32()?);
     let has = |bit: u32| valid & bit != 0;
-    // A chown(2) that names neither owner, which takes set-id bits off all the same, comes without that bit, and nothing else comes so.
-    let names_any = has(set::MODE | set::UID | set::GID | set::SIZE | set::ACCESSED | set::MODIFIED);
     let time = |index: usize, bit: u32, now: u32| {
         Ok(match (has(now), has(bit)) {
             (true, _) => Some(SetTime::Now),
@@ -429,7 +427,7 @@ fn set_attributes(mut fixed: Reader<'_>) -> Result<SetAttributes, Malformed> {
             true => Some(join_time(seconds[2], nanoseconds[2])?),
             false => None,
         },
-        kill_set_id: has(set::KILL_SET_ID) || !names_any,
+        kill_set_id: has(set::KILL_SET_ID),
     })
 }
 
@@ -615,25 +613,6 @@ mod tests {
             ..SetAttributes::default()
         };
         assert_eq!(decode(&bytes), Ok(Operation::SetAttributes(set)));
-    }
-
-    #[test]
-    fn a_change_of_no_attribute_takes_set_id_bits_off() {
-        let named = |valid: u32| {
-            let decoded = decode(&request(opcode::SETATTR, |body| {
-                body.u32(valid);
-                (1..22).for_each(|_| body.u32(0));
-            }));
-            let Ok(Operation::SetAttributes(set)) = decoded else { panic!("{decoded:?}") };
-            set.kill_set_id
-        };
-        // That of a file handle, the owner of a lock, and the time of change say nothing of what is to become of the file.
-        for valid in [0, 1 << 6, 1 << 9, set::CHANGED] {
-            assert!(named(valid), "{valid:#x}");
-        }
-        for valid in [set::MODE, set::UID, set::GID, set::SIZE, set::ACCESSED, set::MODIFIED | set::CHANGED] {
-            assert!(!named(valid), "{valid:#x}");
-        }
     }
 
     #[test]

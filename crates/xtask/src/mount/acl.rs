@@ -70,6 +70,11 @@ setfacl -m u:1:r given; try 1 cat given; setfacl -m o::- taken; try 2 cat taken;
 cp "$(command -v id)" id; chmod 4777 id; lose id; setpriv --reuid 1 ./id -u
 setpriv --reuid 1 $OTHERS sh -c 'echo >> id'; setpriv --reuid 1 ./id -u
 
+# chown(2) that names neither owner takes set-id bits off for the owner. Elsewhere others are refused; over FUSE they hear of no error, and nothing is done.
+touch own.chown their.chown; chown 1:1 own.chown their.chown; chmod 6775 own.chown their.chown
+try 1 perl -e 'chown(-1, -1, "own.chown") == 1 or exit 1'
+setpriv --reuid 2 --clear-groups perl -e 'chown(-1, -1, "their.chown")'; picture .
+
 # What has a list of its own keeps no other, wherever it comes to lie.
 mkdir heir; setfacl -d -m u:9:rwx heir; cp -a plain plain2.d moved heir; cp plain heir/new
 picture .
