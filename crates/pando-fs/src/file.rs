@@ -152,8 +152,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Bytes that go into one batch, whole blocks: a record of the log, of which a small volume takes short ones alone, holds them and the keys. A write of more
-    /// is several operations.
+    /// Bytes that go into one batch, whole blocks: a record of the log, of which a small volume takes short ones alone, holds them and the keys, unless those of a
+    /// very long path have more than the other half. A write of more is several operations.
     pub(crate) fn write_bytes_max(&self) -> u64 {
         (self.store.engine().record_bytes_max() / 2 / BLOCK * BLOCK).max(BLOCK)
     }

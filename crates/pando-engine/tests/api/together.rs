@@ -66,13 +66,13 @@ fn many_ranges_are_cloned_without_a_look_at_leaves_that_are_not_in_memory() {
     }
     settle(&engine);
     engine.close().unwrap();
-    let leaves = engine.stats().nodes_written;
     drop(engine);
     let engine = open(&device, manual());
     clone_all(&engine);
     let stats = engine.stats();
     assert_eq!((stats.ranges_cloned, stats.ranges_copied), (RANGES as u64, 0));
-    assert!(stats.misses * 2 < leaves, "{} misses, {leaves} nodes", stats.misses);
+    // Some twenty leaves hold them.
+    assert!(stats.misses < 20, "{} misses", stats.misses);
     settle(&engine);
     let found = scan(&engine, Tree::Data);
     assert_eq!(found.len(), 2 * RANGES);
