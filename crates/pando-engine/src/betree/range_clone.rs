@@ -148,10 +148,10 @@ impl Volume {
         self.copied_bytes().saturating_mul(COPIED_BLOCKS)
     }
 
-    /// Bytes of messages that the moves and clones of one batch bring along at most, beside those of the range that passes that bound. They all come into a
+    /// Bytes of messages that the moves and clones of one batch bring along, as many as may wait in a root, beside those of the range that passes that bound. They all come into a
     /// root before one of them can sink, and a root is written in one piece.
     pub(crate) fn moved_together(&self) -> u64 {
-        self.shape.node_bytes as u64 * MOVED_TOGETHER_NODES
+        (self.shape.node_bytes * ROOT_NODES_MAX).min(MOVED_TOGETHER_MAX) as u64
     }
 
     fn copied_bytes(&self) -> usize {
@@ -351,8 +351,9 @@ const COPIED_PART: usize = 64;
 /// keys, so it takes little time, and nothing has to be healed.
 const COPIED_BLOCKS: usize = 16;
 
-/// So many nodes' worth of messages come along with the ranges of one batch, as many as may wait in a root.
-const MOVED_TOGETHER_NODES: u64 = ROOT_NODES_MAX as u64;
+/// Bytes of messages that come along with the ranges of one batch, at most, whatever the size of nodes: beside what waits in a root, and a record of as many, they
+/// stay below what a part of a node may have.
+const MOVED_TOGETHER_MAX: usize = 16 << 20;
 
 /// More of them do not: each takes a fraction of a microsecond.
 const COPIED_BLOCKS_MAX: usize = 256;
