@@ -8,12 +8,12 @@
 //! A clone of a directory takes the name space lock exclusively: nothing below may be half done. What is parked below the source
 //! is no part of the clone.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pando_engine::{Batch, Bound, KeyRange, ScanLimit, Tree};
+use pando_engine::{Batch, KeyRange, Tree};
 
+use crate::clone_links::{Neighbours, clone_data};
 use crate::difference::damaged;
 use crate::file::SECURITY_CAPABILITY;
 use crate::inode::{Inode, States};
@@ -25,36 +25,11 @@ use crate::rename::{End, is_at_or_below};
 use crate::schema::{Record, Redirect, XattrValue, key, number};
 use crate::view::View;
 use crate::xattr::delete_lost_values;
-use crate::{Error, FileSystem, Result, acl, store};
-
-/// Entries of the list, or records of linked files, asked of the engine at once.
-const CHUNK: ScanLimit = ScanLimit { entries: 64, bytes: 1 << 18 };
+use crate::{Error, FileSystem, Result, acl};
 
 const READ: u32 = 4;
 const WRITE_AND_SEARCH: u32 = 3;
 const SET_IDS: u32 = 0o6000;
-
-/// How many numbers there are that differ in their last byte alone.
-const NEIGHBOURS: u64 = 256;
-
-/// Fewer files are cloned one by one.
-const TOGETHER_MIN: usize = 4;
-
-/// A file with several links that has names below the source.
-struct Linked {
-    /// Its number, as stored.
-    number: u64,
-    record: Record,
-    /// Its names: their keys, without what they share with the source.
-    names: Vec<Bytes>,
-}
-
-/// Such files whose numbers differ in their last byte alone, in rising order. What the keys of their data begin with but for that is a range.
-struct Neighbours {
-    files: Vec<Linked>,
-    /// The range holds nothing else, and is cloned in place of the data of each.
-    go_together: bool,
-}
 
 impl FileSystem {
     pub(crate) fn clone_inode(
@@ -214,108 +189,6 @@ impl FileSystem {
         }
     }
 
-    /// The number that each of these files gets in a clone: those of neighbours that go together are neighbours, too.
-    fn fresh_links(&self, linked: &[Neighbours], target: &View) -> Result<Vec<u64>> {
-        let rows = linked.iter().filter(|neighbours| neighbours.go_together).count() as u64;
-        let mut first = match rows {
-            0 => 0,
-            rows => self.numbers.allocate_row(&self.store, NEIGHBOURS, rows * NEIGHBOURS)?,
-        };
-        let mut fresh = Vec::new();
-        for Neighbours { files, go_together } in linked {
-            if *go_together {
-                // Stored, it ends as the old one does.
-                let last = |old: u64| (old ^ target.linked_number(first)) % NEIGHBOURS;
-                fresh.extend(files.iter().map(|file| first + last(file.number)));
-                first += NEIGHBOURS;
-            } else {
-                for _ in files {
-                    fresh.push(self.numbers.allocate(&self.store)?);
-                }
-            }
-        }
-        Ok(fresh)
-    }
-
-    /// The files with several links that have names below `subtree` of a tree. The name space lock is held exclusively, so
-    /// their records in the tree are the truth. `TooBig` if there are more names than a record takes below `to`.
-    fn linked_below(&self, view: &View, subtree: &[u8], to: &[u8]) -> Result<Vec<Neighbours>> {
-        let prefix = view.link_name_key(subtree);
-        let mut names: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
-        let mut bytes = 0;
-        let mut range = Some(KeyRange::prefix(prefix.clone()));
-        while let Some(part) = range {
-            let scan = self.store.scan(Tree::Metadata, &part, CHUNK)?;
-            for (list_key, value) in scan.entries {
-                let number = <[u8; 8]>::try_from(&value[..]).map(u64::from_le_bytes);
-                let number = number.map_err(|_| damaged("FS-6: the list of redirects", &list_key))?;
-                let name = list_key.slice(prefix.len()..);
-                // Its key is put twice: once in the list.
-                bytes += 2 * (to.len() + name.len()) as u64;
-                names.entry(number).or_default().push(name);
-            }
-            if bytes > self.store.engine().record_bytes_max() {
-                return Err(Error::TooBig);
-            }
-            range = scan.rest;
-        }
-        let names: Vec<_> = names.into_iter().collect();
-        let mut linked = Vec::new();
-        // Their numbers lie close together as a rule: one scan finds many.
-        let mut chunk = BTreeMap::new();
-        for row in names.chunk_by(|a, b| a.0 / NEIGHBOURS == b.0 / NEIGHBOURS) {
-            let key_of = |number| key::in_snapshot(&view.prefix, &key::linked_key(number));
-            let mut are_alone = false;
-            if row.len() >= TOGETHER_MIN {
-                let prefix = row_of(&key_of(row[0].0));
-                chunk = self.all_records(KeyRange::prefix(prefix.clone()))?;
-                are_alone = chunk.len() == row.len() && self.parked.keys_below(&prefix).is_empty();
-            }
-            let mut files = Vec::with_capacity(row.len());
-            for (number, names) in row {
-                let own = key_of(*number);
-                if !chunk.contains_key(&own) {
-                    chunk = self.linked_records(&own)?;
-                }
-                let value =
-                    chunk.get(&own).ok_or_else(|| damaged("FS-5: names lead to what is not there", &own))?;
-                let record = store::decode(&own, value)?;
-                files.push(Linked { number: *number, record, names: names.clone() });
-            }
-            let have_data = files.iter().filter(|file| file.record.has_data()).count() >= TOGETHER_MIN;
-            linked.push(Neighbours { files, go_together: are_alone && have_data });
-        }
-        Ok(linked)
-    }
-
-    /// The records of metadata in a range of few.
-    fn all_records(&self, range: KeyRange) -> Result<BTreeMap<Bytes, Bytes>> {
-        let mut records = BTreeMap::new();
-        let mut rest = Some(range);
-        while let Some(part) = rest {
-            let scan = self.store.scan(Tree::Metadata, &part, CHUNK)?;
-            records.extend(scan.entries);
-            rest = scan.rest;
-        }
-        Ok(records)
-    }
-
-    /// Some records of files with several links, from this key on.
-    fn linked_records(&self, from: &Bytes) -> Result<BTreeMap<Bytes, Bytes>> {
-        // Without the number.
-        let tag = from.slice(..from.len() - 8);
-        let all = KeyRange::new(Bound::before(from.clone()), Bound::after(tag));
-        let mut range = Some(all);
-        while let Some(part) = range {
-            let scan = self.store.scan(Tree::Metadata, &part, CHUNK)?;
-            if !scan.entries.is_empty() {
-                return Ok(scan.entries.into_iter().collect());
-            }
-            range = scan.rest;
-        }
-        Ok(BTreeMap::new())
-    }
-
     /// The deltas of a clone whose root shows `number` and of all above it: 64 bits that no other clone has, and the same when the
     /// same is done again.
     pub(crate) fn fresh_deltas(&self, number: u64) -> u64 {
@@ -329,29 +202,6 @@ impl FileSystem {
         }
         bits
     }
-}
-
-/// Clones the data of neighbours to the numbers that a clone shows for them.
-fn clone_data(batch: &mut Batch, (view, neighbours): (&View, &Neighbours), (target, fresh): (&View, &[u64])) {
-    let old_key = |number: u64| key::in_snapshot(&view.prefix, &key::linked_key(number));
-    let Neighbours { files, go_together } = neighbours;
-    if *go_together {
-        let keys = [old_key(files[0].number), target.linked_key(fresh[0])];
-        let [from, to] = keys.map(|key| row_of(&key));
-        batch.clone_range(Tree::Data, from, to);
-        return;
-    }
-    for (file, number) in files.iter().zip(fresh) {
-        if file.record.has_data() {
-            let own = key::data_prefix(&target.linked_key(*number));
-            batch.clone_range(Tree::Data, key::data_prefix(&old_key(file.number)), own);
-        }
-    }
-}
-
-/// What the key of a file with several links has in common with those of its neighbours.
-fn row_of(key: &Bytes) -> Bytes {
-    key.slice(..key.len() - 1)
 }
 
 /// Refuses a clone that cp would not be let make. Of a directory nobody looks at what lies below, so only its owner and root may.

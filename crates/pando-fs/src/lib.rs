@@ -10,6 +10,7 @@ mod attributes;
 pub mod check;
 pub mod clock;
 mod clone;
+mod clone_links;
 mod create;
 pub mod difference;
 mod dir;

@@ -1,5 +1,8 @@
 //! Batches that move and clone many ranges.
 
+use std::sync::Arc;
+
+use pando_device::MemoryDevice;
 use pando_engine::{Batch, Engine, Tree};
 
 use crate::common::{assert_sound, formatted, manual, open, put, scan, settle, small_nodes};
@@ -9,6 +12,18 @@ const VALUE: usize = 200;
 
 fn key(letter: char, range: usize, number: usize) -> Vec<u8> {
     format!("{letter}{range:04}/{number}").into_bytes()
+}
+
+/// A volume with one key in each of the ranges below `a`, in leaves.
+fn with_a_key_each() -> (Arc<MemoryDevice>, Engine) {
+    let device = formatted(64, &small_nodes());
+    let engine = open(&device, manual());
+    for range in 0..RANGES {
+        put(&engine, Tree::Data, key('a', range, 0), vec![range as u8; VALUE]);
+        engine.make_room(0).unwrap();
+    }
+    settle(&engine);
+    (device, engine)
 }
 
 /// Clones each of the ranges below `a`, of which each is small enough to be copied.
@@ -23,27 +38,23 @@ fn clone_all(engine: &Engine) {
     engine.changing(0, clone).unwrap();
 }
 
+fn a_key_each_and_its_clone() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let below = |letter| (0..RANGES).map(move |range| (key(letter, range, 0), vec![range as u8; VALUE]));
+    below('a').chain(below('b')).collect()
+}
+
 /// All copies came into the root at once, whatever their number: hundreds of megabytes, of which a checkpoint that came before the next flush could not write
 /// a part, and the volume took no changes any more.
 #[test]
 fn many_small_ranges_are_not_all_copied_into_the_root() {
-    let device = formatted(64, &small_nodes());
-    let engine = open(&device, manual());
-    for range in 0..RANGES {
-        put(&engine, Tree::Data, key('a', range, 0), vec![range as u8; VALUE]);
-        engine.make_room(0).unwrap();
-    }
-    settle(&engine);
+    let (device, engine) = with_a_key_each();
     clone_all(&engine);
     let stats = engine.stats();
     let (copied, cloned) = (stats.ranges_copied as usize, stats.ranges_cloned as usize);
     assert_eq!(copied + cloned, RANGES);
     // As much as may wait in a root, four nodes' worth.
     assert!((100..=(4 * (16 << 10)) / VALUE).contains(&copied), "{copied}");
-    let expected: Vec<_> = "ab"
-        .chars()
-        .flat_map(|letter| (0..RANGES).map(move |range| (key(letter, range, 0), vec![range as u8; VALUE])))
-        .collect();
+    let expected = a_key_each_and_its_clone();
     assert!(scan(&engine, Tree::Data) == expected);
     // A replay finds most of them not in memory.
     engine.sync().unwrap();
@@ -58,13 +69,7 @@ fn many_small_ranges_are_not_all_copied_into_the_root() {
 /// Each leaf that had to be read began the plan of all anew.
 #[test]
 fn many_ranges_are_cloned_without_a_look_at_leaves_that_are_not_in_memory() {
-    let device = formatted(64, &small_nodes());
-    let engine = open(&device, manual());
-    for range in 0..RANGES {
-        put(&engine, Tree::Data, key('a', range, 0), vec![range as u8; VALUE]);
-        engine.make_room(0).unwrap();
-    }
-    settle(&engine);
+    let (device, engine) = with_a_key_each();
     engine.close().unwrap();
     drop(engine);
     let engine = open(&device, manual());
@@ -74,12 +79,7 @@ fn many_ranges_are_cloned_without_a_look_at_leaves_that_are_not_in_memory() {
     // Some twenty leaves hold them.
     assert!(stats.misses < 20, "{} misses", stats.misses);
     settle(&engine);
-    let found = scan(&engine, Tree::Data);
-    assert_eq!(found.len(), 2 * RANGES);
-    for (index, (found, value)) in found.iter().enumerate() {
-        let (letter, range) = (['a', 'b'][index / RANGES], index % RANGES);
-        assert!(*found == key(letter, range, 0) && *value == vec![range as u8; VALUE]);
-    }
+    assert!(scan(&engine, Tree::Data) == a_key_each_and_its_clone());
     assert_sound(&engine);
 }
 
