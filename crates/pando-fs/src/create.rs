@@ -29,8 +29,8 @@ impl FileSystem {
         if self.resolve(&directory, &names, &path, name)?.is_some() {
             return Err(Error::Exists);
         }
+        let parked = self.parked_at(&key)?;
         let fresh = self.numbers.allocate(&self.store)?;
-        let parked = self.parked.at(&key);
         let mut states = States::lock(parked.iter().chain([&directory]));
         states.check_attached(&directory)?;
         let mut batch = Batch::new();

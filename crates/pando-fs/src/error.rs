@@ -10,6 +10,10 @@ pub enum Error {
     Miss(Miss),
     /// No room for changes at the moment; ask again with a thread that may wait.
     Busy,
+    /// A file that was unlinked a moment ago is in the way of a new name. Take the forgets that have come and ask again: that is done in any
+    /// case, but costs a move of what it holds if it is not forgotten by then. Answered once for each such file, and only behind
+    /// [`Operations::forgets_gather`](crate::Operations::forgets_gather).
+    Unforgotten,
     /// ENOENT.
     NotFound,
     /// EEXIST.
@@ -74,6 +78,7 @@ impl std::fmt::Display for Error {
             Self::Engine(error) => return error.fmt(f),
             Self::Miss(_) => "not in memory",
             Self::Busy => "no room for changes at the moment",
+            Self::Unforgotten => "what was unlinked a moment ago is in the way",
             Self::NotFound => "no such file or directory",
             Self::Exists => "it exists already",
             Self::NotADirectory => "not a directory",

@@ -260,8 +260,8 @@ impl Operations for FileSystem {
         self.forget_inodes(forgotten);
     }
 
-    fn wants_forgets_soon(&self) -> bool {
-        self.parked.take_in_the_way()
+    fn forgets_gather(&self) {
+        self.store.leaving().forgets_gather();
     }
 
     fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes> {

@@ -5,6 +5,8 @@
 //! as full as before. So a change that does not fit waits for the forgets that are on their way. A file that has not been
 //! forgotten for [`FORGET_TIME`] is held open by somebody, and nobody waits for it.
 //!
+//! Nor can a new file have the name of one whose data lie there still: it takes the forgets first that have come ([`Error::Unforgotten`]).
+//!
 //! One lock, held for no call.
 
 use std::collections::HashMap;
@@ -12,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+#[cfg(doc)]
+use crate::Error;
 use crate::operations::InodeNumber;
 
 /// From an unlink to its forget: far less, unless the machine has much else to do.
@@ -26,25 +30,52 @@ pub(crate) struct Leaving {
 
 #[derive(Default)]
 struct State {
-    /// When each was unlinked.
-    files: HashMap<InodeNumber, Instant>,
+    files: HashMap<InodeNumber, Unlinked>,
     /// A change was refused for want of space since the last wait.
     refused: bool,
+    /// Forgets wait until somebody looks for them.
+    gather: bool,
+}
+
+struct Unlinked {
+    at: Instant,
+    /// Somebody has looked for its forget since.
+    looked_for: bool,
+}
+
+impl Unlinked {
+    /// When its forget should have come.
+    fn expected_by(&self) -> Instant {
+        self.at + FORGET_TIME
+    }
 }
 
 impl State {
     /// When the last forget is to be expected, if one is.
     fn expected_by(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        self.files.retain(|_, unlinked| now < *unlinked + FORGET_TIME);
-        self.files.values().max().map(|unlinked| *unlinked + FORGET_TIME)
+        self.files.retain(|_, file| now < file.expected_by());
+        self.files.values().map(Unlinked::expected_by).max()
     }
 }
 
 impl Leaving {
     /// A file with contents has lost its last name.
     pub(crate) fn unlinked(&self, number: InodeNumber) {
-        self.state.lock().files.insert(number, Instant::now());
+        self.state.lock().files.insert(number, Unlinked { at: Instant::now(), looked_for: false });
+    }
+
+    /// See [`crate::Operations::forgets_gather`].
+    pub(crate) fn forgets_gather(&self) {
+        self.state.lock().gather = true;
+    }
+
+    /// True if its forget may have come by now, and nobody has looked for it yet: the caller does.
+    pub(crate) fn may_leave_at_once(&self, number: InodeNumber) -> bool {
+        let mut state = self.state.lock();
+        let gather = state.gather;
+        let Some(file) = state.files.get_mut(&number).filter(|_| gather) else { return false };
+        Instant::now() < file.expected_by() && !std::mem::replace(&mut file.looked_for, true)
     }
 
     /// It was deleted, or has a name again.
@@ -103,6 +134,21 @@ mod tests {
         leaving.await_forgets();
         assert!(!leaving.may_make_room());
         forgets.join().unwrap();
+    }
+
+    #[test]
+    fn the_forget_of_a_file_is_looked_for_once() {
+        let leaving = Leaving::default();
+        leaving.unlinked(ONE);
+        assert!(!leaving.may_leave_at_once(ONE), "none gather");
+        leaving.forgets_gather();
+        assert!(!leaving.may_leave_at_once(TWO));
+        assert!(leaving.may_leave_at_once(ONE) && !leaving.may_leave_at_once(ONE));
+        leaving.unlinked(ONE);
+        assert!(leaving.may_leave_at_once(ONE), "it had a name again");
+        leaving.unlinked(ONE);
+        std::thread::sleep(FORGET_TIME);
+        assert!(!leaving.may_leave_at_once(ONE), "it is held open");
     }
 
     #[test]

@@ -220,7 +220,7 @@ impl FileSystem {
         if self.resolve(new.directory, names.to(), &new.path, new.name)?.is_some() {
             return Err(Error::Exists);
         }
-        let parked = self.parked.at(&new.key).filter(|orphan| orphan.number != inode.number);
+        let parked = self.parked_at(&new.key)?.filter(|orphan| orphan.number != inode.number);
         let mut states = States::lock(parked.iter().chain([inode, new.directory]));
         if old.is_none() && inode.parent().is_some() {
             return Ok(None);

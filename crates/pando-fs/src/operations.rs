@@ -271,10 +271,8 @@ pub trait Operations: Send + Sync {
     fn forget_many(&self, forgotten: &[(InodeNumber, u64)]) {
         forgotten.iter().for_each(|&(inode, count)| self.forget(inode, count));
     }
-    /// Whether what was unlinked and not forgotten was in somebody's way since this was asked last: forgets that come soon save work then.
-    fn wants_forgets_soon(&self) -> bool {
-        false
-    }
+    /// Says that forgets wait until somebody looks for them: from now on [`Error::Unforgotten`] is answered where that helps.
+    fn forgets_gather(&self) {}
     /// Attributes of an inode.
     fn get_attributes(&self, inode: InodeNumber) -> Result<Attributes>;
     /// True if the kernel had better not remember the attributes that were read just before: those of a file that has lost one of several
@@ -439,6 +437,8 @@ pub fn changing_bytes<O: Operations + ?Sized, T>(
             Err(Error::Miss(miss)) => fs.fetch(miss)?,
             Err(Error::Busy) if refusals.may_wait() => {}
             Err(Error::Busy) => return Err(Error::NoSpace),
+            // Nobody brings forgets meanwhile.
+            Err(Error::Unforgotten) => {}
             other => return other,
         }
     }

@@ -11,7 +11,6 @@
 use std::collections::BTreeMap;
 use std::ops::Bound as Limit;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use pando_device::complain;
@@ -36,18 +35,11 @@ const DELETED_BYTES: usize = 32 << 10;
 /// Orphans whose data lie under the key that their record had, by that key.
 pub(crate) struct Parked {
     by_key: Mutex<BTreeMap<Bytes, Arc<Inode>>>,
-    /// Set when one was in somebody's way.
-    in_the_way: AtomicBool,
 }
 
 impl Parked {
     pub(crate) fn new() -> Self {
-        Self { by_key: Mutex::default(), in_the_way: AtomicBool::new(false) }
-    }
-
-    /// Whether one was in somebody's way since this was asked last.
-    pub(crate) fn take_in_the_way(&self) -> bool {
-        self.in_the_way.swap(false, Ordering::Relaxed)
+        Self { by_key: Mutex::default() }
     }
 
     /// What is parked under this metadata key.
@@ -110,6 +102,15 @@ fn delete_data_and_record(batch: &mut Batch, inode: &Inode, record: &Record) {
 }
 
 impl FileSystem {
+    /// What is parked under the metadata key of a name that is to be made. [`Error::Unforgotten`] if it may be gone in a moment.
+    pub(crate) fn parked_at(&self, metadata_key: &[u8]) -> Result<Option<Arc<Inode>>> {
+        let parked = self.parked.at(metadata_key);
+        if parked.as_ref().is_some_and(|orphan| self.store.leaving().may_leave_at_once(orphan.number)) {
+            return Err(Error::Unforgotten);
+        }
+        Ok(parked)
+    }
+
     /// Adds to the batch what moves parked orphans to their own keys, for those that are (still) parked. Their states are
     /// locked. Give the result to [`FileSystem::settle_evicted`] once the batch is applied.
     pub(crate) fn evict<'a>(
@@ -129,9 +130,6 @@ impl FileSystem {
             batch.move_range(Tree::Data, from, key::data_prefix(&own));
             batch.put(Tree::Metadata, own, record.encode());
             evicted.push((inode.clone(), record));
-        }
-        if !evicted.is_empty() {
-            self.parked.in_the_way.store(true, Ordering::Relaxed);
         }
         evicted
     }

@@ -163,13 +163,14 @@ impl FileSystem {
             // Whatever its record says.
             return Err(if mode == RenameMode::Exchange { Error::Invalid } else { Error::NotEmpty });
         }
+        let parked_at_target = self.parked_at(&to.key)?;
         let mut parked = Vec::new();
         if moves_directory {
             parked.extend(self.parked.below(&from.subtree()));
             parked.extend(self.parked.below(&to.subtree()));
             self.evict_ahead(&parked, from.subtree().len().abs_diff(to.subtree().len()))?;
         }
-        parked.extend(self.parked.at(&to.key));
+        parked.extend(parked_at_target);
         let involved = parked.iter().chain([from.directory, to.directory, source]).chain(target);
         let mut states = States::lock(involved);
         states.check_attached(from.directory)?;

@@ -1,7 +1,7 @@
 //! Runs requests: at once on the thread that received them, or on the pool where they must wait for long (FU-1).
 //!
-//! A call that answers `Miss` or `Busy` has changed nothing, so it is made again from the start, after what it lacked
-//! has been fetched or room has been made. The request carries its reply along, so that it is answered once, from
+//! A call that answers `Miss`, `Busy` or `Unforgotten` has changed nothing, so it is made again from the start, after what it lacked
+//! has been fetched, room has been made or forgets have been taken. The request carries its reply along, so that it is answered once, from
 //! wherever it ends (FU-2).
 
 use std::io;
@@ -68,19 +68,20 @@ impl Dispatcher {
         reply: Reply,
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        self.run(Kind::Query, reply, call);
+        self.run(Kind::Query, reply, &|| (), call);
     }
 
-    /// Serves a request that changes something, with room for it.
+    /// Serves a request that changes something, with room for it. If forgets may help, `take_forgets` is called before another try.
     pub(crate) fn change(
         &self,
         reply: Reply,
+        take_forgets: &dyn Fn(),
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        self.change_bytes(0, reply, call);
+        self.run(Kind::Change { bytes: 0 }, reply, take_forgets, call);
     }
 
-    /// As [`Self::change`], and answers when it is durable. That waits for the device in any case.
+    /// Serves a request that changes something, with room for it, and answers when it is durable. That waits for the device in any case.
     pub(crate) fn change_durably(
         &self,
         reply: Reply,
@@ -100,7 +101,7 @@ impl Dispatcher {
         if self.had_better_sync_at_once(&reply) {
             let start = Instant::now();
             match self.try_once(kind, &mut call) {
-                Err(Error::Miss(_) | Error::Busy) => {}
+                Err(Error::Miss(_) | Error::Busy | Error::Unforgotten) => {}
                 result => {
                     let result = durably(&*self.fs, result, &self.report);
                     self.patience.note(start.elapsed());
@@ -122,7 +123,7 @@ impl Dispatcher {
         reply: Reply,
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        self.run(Kind::Change { bytes: bytes as u64 }, reply, call);
+        self.run(Kind::Change { bytes: bytes as u64 }, reply, &|| (), call);
     }
 
     /// Does what may wait, and answers by itself.
@@ -158,10 +159,18 @@ impl Dispatcher {
         &self,
         kind: Kind,
         reply: Reply,
+        take_forgets: &dyn Fn(),
         mut call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        match self.try_once(kind, &mut call) {
-            Err(lack @ (Error::Miss(_) | Error::Busy)) => self.run_on_pool(kind, lack, reply, call),
+        let mut tried = self.try_once(kind, &mut call);
+        if matches!(tried, Err(Error::Unforgotten)) {
+            take_forgets();
+            tried = self.try_once(kind, &mut call);
+        }
+        match tried {
+            Err(lack @ (Error::Miss(_) | Error::Busy | Error::Unforgotten)) => {
+                self.run_on_pool(kind, lack, reply, call)
+            }
             result => finish(reply, result, &self.report, &self.later),
         }
     }

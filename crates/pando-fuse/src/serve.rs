@@ -31,7 +31,7 @@ use crate::protocol::{
     Answer, BLOCK_BYTES, Header, Kept, Layout, Listing, Operation, REQUEST_BYTES_MAX, Write, entry_and_file,
 };
 use crate::session::Unmounted;
-use crate::transport::{Device, Reply};
+use crate::transport::{Device, Gathered, Reply};
 
 /// Serves the requests of one connection; from any thread.
 pub(crate) struct Server {
@@ -51,6 +51,8 @@ pub(crate) struct Server {
     unmounted: Option<Unmounted>,
     /// What that told.
     is_over: Arc<AtomicBool>,
+    /// The forgets that gather in the kernel.
+    pub(crate) gathered: Option<Gathered>,
     /// Told of what is listed and read.
     pub(crate) files_ahead: Option<FilesAhead>,
 }
@@ -82,6 +84,7 @@ impl Server {
             durable,
             unmounted,
             is_over: Arc::default(),
+            gathered: None,
             files_ahead: None,
         }
     }
@@ -187,9 +190,11 @@ impl Server {
         }
     }
 
-    /// Whether forgets had better be taken as they come for a while.
-    pub(crate) fn wants_forgets_soon(&self) -> bool {
-        self.dispatcher.fs().wants_forgets_soon()
+    /// Serves the forgets that have come, where another thread lets them gather.
+    fn take_forgets(&self) {
+        if let Some(gathered) = &self.gathered {
+            gathered.take(self);
+        }
     }
 
     fn forget(&self, header: &Header, operation: &Operation, reply: Reply) {
@@ -390,7 +395,7 @@ impl Server {
         match self.durable {
             Durable::All => self.dispatcher.change_durably(reply, call),
             Durable::Names if of_names => self.dispatcher.change_durably(reply, call),
-            Durable::Names | Durable::None => self.dispatcher.change(reply, call),
+            Durable::Names | Durable::None => self.dispatcher.change(reply, &|| self.take_forgets(), call),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::notifier::Notifier;
 use crate::serve::Server;
 use crate::transport::ring::{self, WayBack};
 use crate::transport::yielding::Yielding;
-use crate::transport::{Device, Forgets, handshake, receive};
+use crate::transport::{Device, Forgets, Gathered, handshake, receive};
 
 /// Requests that wait for the device at once.
 const WAITERS_MAX: usize = 64;
@@ -218,7 +218,14 @@ impl Session {
         let interest = options.names_alone.then(Arc::default);
         let connection = Arc::downgrade(&device);
         let durable = mount_point::durable(&options.vfs_options);
-        let server = Server::new(dispatcher, agreement, device, interest, durable, options.unmounted.clone());
+        // Without them what is in the way is moved.
+        let gathered = rings.as_ref().and_then(|_| Gathered::of(&device).ok());
+        if gathered.is_some() {
+            dispatcher.fs().forgets_gather();
+        }
+        let mut server =
+            Server::new(dispatcher, agreement, device, interest, durable, options.unmounted.clone());
+        server.gathered = gathered;
         let entry = mount_point::just_mounted_at(&table, &mountpoint)?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device, connection, table: Arc::new(table) };

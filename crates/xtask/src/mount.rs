@@ -26,6 +26,7 @@ mod listings;
 mod loss;
 mod mapped;
 mod memory;
+mod names_again;
 mod pattern;
 mod pjdfstest;
 mod reflink;
@@ -125,6 +126,7 @@ const TESTS: &[Test] = &[
     test("reflink", &["cp"], reflink::run),
     test("daemon-memory", &[], daemon_memory::run),
     test("cache-size", &[], cache_size::run),
+    test("names-again", &[], names_again::run),
     test("yielding", &[], yielding::run),
     test(
         "clone",

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pando_fs::operations::ROOT;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::ring::WayBack;
@@ -27,35 +28,38 @@ const PIECES_MAX: usize = 1000;
 /// For how long forgets gather in the kernel.
 const FORGETS_GATHER: Duration = Duration::from_millis(1);
 
-/// So many are taken as they come once that is wanted.
-const FORGETS_SOON: u32 = 1024;
-
 /// How FORGETs are taken, which are sent one for each file that was deleted.
 #[derive(Clone, Copy)]
 pub(crate) enum Forgets<'a> {
     AsTheyCome,
     /// Those of [`FORGETS_GATHER`] with one read. Whoever deletes files would wake the thread that waits in its read for each of them. Only
-    /// where nobody waits for what else it receives, thus not once the way back is taken, and not while files that are not forgotten yet are
-    /// in somebody's way.
+    /// where nobody waits for what else it receives, thus not once the way back is taken. Whoever needs one sooner takes them ([`Gathered`]).
     InLotsUntil(&'a WayBack),
 }
 
-/// How soon forgets are taken that might come in lots.
-#[derive(Default)]
-struct Pace {
-    /// So many more as they come.
-    soon: u32,
+/// The forgets that gather in the kernel, for a thread that serves something else and cannot go on without them.
+pub(crate) struct Gathered {
+    /// Does not wait in its reads.
+    device: Arc<Device>,
+    buffer: Mutex<Vec<u8>>,
 }
 
-impl Pace {
-    /// Whether those behind the one that was just taken are left to gather.
-    fn gathers(&mut self, wanted_soon: bool) -> bool {
-        if wanted_soon {
-            self.soon = FORGETS_SOON;
+impl Gathered {
+    pub(crate) fn of(device: &Device) -> io::Result<Self> {
+        let device = device.clone_connection()?;
+        rustix::io::ioctl_fionbio(&device.fd, true)?;
+        Ok(Self { device: Arc::new(device), buffer: Mutex::new(vec![0; BUFFER_BYTES]) })
+    }
+
+    /// Serves what one read gives: all that have come, or as many as fit; or the request that came before them, where such come this way. Nothing
+    /// if another thread is at it, or this one, in a call further up.
+    pub(crate) fn take(&self, server: &Server) {
+        if let Some(mut buffer) = self.buffer.try_lock()
+            && let Ok(length) = rustix::io::read(&self.device.fd, &mut buffer[..])
+        {
+            // The thread that waits for requests meets the same nonsense.
+            let _ = serve(&self.device, server, &buffer[..length]);
         }
-        let gathers = self.soon == 0;
-        self.soon = self.soon.saturating_sub(1);
-        gathers
     }
 }
 
@@ -154,23 +158,25 @@ impl AsRawFd for Device {
 /// broke or was aborted otherwise.
 pub(crate) fn receive(device: &Arc<Device>, server: &Server, forgets: Forgets<'_>) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut pace = Pace::default();
     while let Some(bytes) = device.read(&mut buffer)? {
-        let Ok((header, body)) = Header::decode(bytes) else { return Err(nonsense()) };
-        let reply = Reply::through(device.clone(), header.unique);
-        match decode(&header, body, server) {
-            Ok(operation) => server.serve(&header, operation, reply),
-            Err(_) => reply.send(Answer::Refused(Errno::INVAL)),
-        }
-        let is_forget = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET);
-        if is_forget
-            && matches!(forgets, Forgets::InLotsUntil(way_back) if !way_back.is_taken())
-            && pace.gathers(server.wants_forgets_soon())
-        {
+        let served = serve(device, server, bytes)?;
+        let is_forget = matches!(served, opcode::FORGET | opcode::BATCH_FORGET);
+        if is_forget && matches!(forgets, Forgets::InLotsUntil(way_back) if !way_back.is_taken()) {
             std::thread::sleep(FORGETS_GATHER);
         }
     }
     Ok(())
+}
+
+/// Serves one request, and tells which it was.
+fn serve(device: &Arc<Device>, server: &Server, bytes: &[u8]) -> io::Result<u32> {
+    let Ok((header, body)) = Header::decode(bytes) else { return Err(nonsense()) };
+    let reply = Reply::through(device.clone(), header.unique);
+    match decode(&header, body, server) {
+        Ok(operation) => server.serve(&header, operation, reply),
+        Err(_) => reply.send(Answer::Refused(Errno::INVAL)),
+    }
+    Ok(header.opcode)
 }
 
 fn decode(header: &Header, body: &[u8], server: &Server) -> Result<Operation, Malformed> {
@@ -209,19 +215,5 @@ pub(crate) fn handshake(device: &Device, wishes: Wishes) -> io::Result<Agreement
         let (agreement, reply) = negotiate(&offered, wishes).map_err(refuse)?;
         device.answer(header.unique, &Answer::Record(reply.encode()));
         return Ok(agreement);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn forgets_gather_unless_they_are_in_the_way() {
-        let mut pace = Pace::default();
-        assert!(pace.gathers(false) && pace.gathers(false));
-        assert!(!pace.gathers(true));
-        let soon = (1..FORGETS_SOON).all(|_| !pace.gathers(false));
-        assert!(soon && pace.gathers(false));
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod ring;
 mod slot;
 pub(crate) mod yielding;
 
-pub(crate) use device::{Device, Forgets, handshake, receive};
+pub(crate) use device::{Device, Forgets, Gathered, handshake, receive};
 pub(crate) use fuse_request::{REQUEST_TYPE, fuse_request};
 
 use std::sync::Arc;

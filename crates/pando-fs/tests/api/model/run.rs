@@ -113,7 +113,7 @@ impl Conditions {
 pub fn again<T>(fs: &FileSystem, mut call: impl FnMut(&FileSystem) -> Result<T>) -> Result<T> {
     loop {
         match waiting(fs, &mut call) {
-            Err(Error::Busy) => {}
+            Err(Error::Busy | Error::Unforgotten) => {}
             other => return other,
         }
     }
@@ -194,6 +194,9 @@ impl Run {
             ..Options::default()
         };
         let fs = FileSystem::open_with_clock(device, options, clock.clone())?;
+        if seed % 4 < 2 {
+            fs.forgets_gather();
+        }
         let model = Posix::new(clock.now());
         let run = Self {
             fs,
