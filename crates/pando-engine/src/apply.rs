@@ -403,6 +403,7 @@ impl Volume {
                             wounds.add_copied(from);
                             self.ballast.shed(met.min(*bytes) as u64);
                         } else {
+                            self.ballast.moved();
                             wounds.add(from);
                         }
                     }

@@ -203,7 +203,6 @@ impl Volume {
             return Err(self.poison(&Error::damaged_node(None, id, what)));
         };
         if entry.height == 0 {
-            self.ballast.shed(entry.length.into());
             let _gate = self.gate.read_recursive();
             self.free_doomed(id);
             return Ok(true);
@@ -228,13 +227,28 @@ impl Volume {
                 return Ok(true);
             }
             match &state.body {
-                Body::Interior(interior) => interior.references(),
+                Body::Interior(interior) => interior.names(),
                 Body::Leaf(_) => Vec::new(),
             }
         };
-        self.settle(named, []);
+        self.let_go(&named, entry.height);
         self.free_doomed(id);
         Ok(true)
+    }
+
+    /// Settles the counts of nodes that a node of this height no longer names, since what was seen there has been deleted: all they have (true), or
+    /// some of it. Leaves of which all was, and which nothing else names, are no ballast any more. Of others that is not known, nor of those whose
+    /// place copies took: nearly all that they have lives on. To count too much of it is put right by the next pass.
+    pub(crate) fn let_go(&self, named: &[(NodeId, bool)], height: u8) {
+        let whole = named.iter().filter(|(_, is_whole)| *is_whole && height == 1);
+        // Looked for before: another thread may take them apart at once.
+        let lengths: Vec<_> = whole.map(|(id, _)| (*id, self.stored_length(*id))).collect();
+        self.settle(named.iter().map(|(id, _)| *id), []);
+        for (id, length) in lengths {
+            if self.table.references(id) == 0 {
+                self.ballast.shed(length as u64);
+            }
+        }
     }
 
     fn free_doomed(&self, id: NodeId) {

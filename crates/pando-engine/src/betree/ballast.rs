@@ -29,6 +29,10 @@ pub(crate) struct Ballast {
     bytes: AtomicU64,
     /// Bytes that have been taken off it, since the volume was opened.
     shed: AtomicU64,
+    /// Ranges that have been moved: the deletes that this leaves count for nothing, since nobody knows what they meet.
+    moves: AtomicU64,
+    /// Of these, those whose deletes are all down.
+    moves_down: AtomicU64,
     /// Where the checkpoints are that look for it.
     pass: Mutex<Option<Pass>>,
 }
@@ -49,16 +53,19 @@ struct Pass {
 pub(crate) struct BallastCount {
     pub(crate) bytes: u64,
     shed: u64,
+    moves: u64,
 }
 
 impl Ballast {
     /// As the last checkpoint has left it.
     pub(crate) fn of(bytes: u64) -> Self {
-        Self { bytes: bytes.into(), ..Self::default() }
+        // Whether some of the deletes are a move's nobody remembers.
+        Self { bytes: bytes.into(), moves: u64::from(bytes > 0).into(), ..Self::default() }
     }
 
     pub(crate) fn count(&self) -> BallastCount {
-        BallastCount { bytes: self.bytes.load(Ordering::Relaxed), shed: self.shed.load(Ordering::Relaxed) }
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        BallastCount { bytes: load(&self.bytes), shed: load(&self.shed), moves: load(&self.moves) }
     }
 
     /// Values have been deleted.
@@ -66,7 +73,19 @@ impl Ballast {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A delete has met values.
+    /// A range has been moved, and leaves may hold under its old names what they held.
+    pub(crate) fn moved(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A delete that came down has met values. Not if it may be that of a move: what other deletes have yet to meet is still there then.
+    pub(super) fn met(&self, bytes: usize) {
+        if self.moves.load(Ordering::Relaxed) == self.moves_down.load(Ordering::Relaxed) {
+            self.shed(bytes as u64);
+        }
+    }
+
+    /// Values that were deleted were not in leaves, or are not any more.
     pub(crate) fn shed(&self, bytes: u64) {
         if bytes > 0 {
             self.shed.fetch_add(bytes, Ordering::Relaxed);
@@ -77,6 +96,7 @@ impl Ballast {
     /// Everything that waited then is down: what is still counted of it was an error.
     pub(super) fn forget(&self, then: BallastCount) {
         *self.pass.lock() = None;
+        self.moves_down.fetch_max(then.moves, Ordering::Relaxed);
         self.take_off(then.bytes.saturating_sub(self.count().shed - then.shed));
     }
 
@@ -118,5 +138,41 @@ impl Volume {
         }
         self.ballast.forget(pass.began);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_deletes_meet_is_taken_off_unless_they_may_be_those_of_moves() {
+        let ballast = Ballast::of(0);
+        let met = |bytes| {
+            ballast.met(bytes);
+            ballast.count().bytes
+        };
+        ballast.add(100);
+        assert_eq!(met(30), 70);
+        ballast.moved();
+        assert_eq!(met(30), 70);
+        let pass = ballast.count();
+        ballast.moved();
+        ballast.forget(pass);
+        ballast.add(100);
+        assert_eq!(met(30), 100, "the pass began before the second move");
+        ballast.forget(ballast.count());
+        ballast.add(100);
+        assert_eq!(met(30), 70);
+    }
+
+    #[test]
+    fn of_deletes_from_before_a_volume_was_opened_nobody_knows_what_they_are() {
+        for (bytes, left) in [(0, 70), (100, 200)] {
+            let ballast = Ballast::of(bytes);
+            ballast.add(100);
+            ballast.met(30);
+            assert_eq!(ballast.count().bytes, left);
+        }
     }
 }

@@ -343,7 +343,7 @@ impl Volume {
         };
         let (placed, freed) = node.body.receive(messages, bounds, &self.shape, node.height);
         placed.into_iter().for_each(|placed| self.stats.count_goto(placed));
-        self.ballast.shed(freed as u64);
+        self.ballast.met(freed);
         if let Some(before) = before {
             self.settle(before, node.interior().references());
         }
@@ -373,7 +373,7 @@ impl Volume {
         self.mark_dirty(node, state);
         let pruned = state.interior_mut().prune(own);
         self.stats.pruned_subtrees.fetch_add(pruned.len() as u64, Ordering::Relaxed);
-        self.settle(pruned, []);
+        self.let_go(&pruned, node.height);
         self.account(state);
     }
 

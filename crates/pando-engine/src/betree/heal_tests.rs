@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use pando_device::MemoryDevice;
 use pando_format::Tree;
 
+use super::sink::Walk;
 use crate::small_volume::{manual, small_volume};
 use crate::{Batch, Engine};
 
@@ -72,4 +73,15 @@ fn the_last_checkpoint_heals() {
     drop(engine);
     let engine = Engine::open(device, manual()).unwrap();
     assert_eq!(engine.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
+fn the_delete_that_a_move_leaves_takes_nothing_off_the_ballast_of_others() {
+    let (engine, _) = wounded();
+    let volume = engine.volume();
+    volume.ballast.add(1 << 20);
+    let before = volume.ballast.count().bytes;
+    volume.heal_for_checkpoint(true).unwrap();
+    volume.sink_tree(TREE, &mut Walk::for_space()).unwrap();
+    assert_eq!(volume.ballast.count().bytes, before);
 }

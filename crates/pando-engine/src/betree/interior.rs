@@ -375,9 +375,15 @@ impl Interior {
 
     /// The nodes that edges and gotos lead to, one for each (BT-4). All buffers are loaded.
     pub(crate) fn references(&self) -> Vec<NodeId> {
-        let edges = self.children.iter().map(|child| child.id).filter(|id| !id.is_empty());
+        self.names().into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// The same, and whether it is seen whole, without an xf.
+    pub(crate) fn names(&self) -> Vec<(NodeId, bool)> {
+        let edges = self.children.iter().filter(|child| !child.id.is_empty());
+        let edges = edges.map(|child| (child.id, child.xf.is_none()));
         let buffers = self.children.iter().filter_map(|child| child.buffer.get());
-        edges.chain(buffers.flat_map(|buffer| buffer.targets())).collect()
+        edges.chain(buffers.flat_map(|buffer| buffer.targets()).map(|target| (target, false))).collect()
     }
 
     /// What of [`Self::references`] a range delete or a goto for this range may change.
@@ -415,11 +421,12 @@ impl Interior {
     }
 
     /// Leaf pruning (FAST16, 4): cuts off, unread, the subtrees whose keys a waiting range delete covers all, and returns
-    /// them. Only for the holder of the maintenance token (TREE-2), on a node marked changed; all buffers are loaded.
-    pub(crate) fn prune(&mut self, own: &KeyRange) -> Vec<NodeId> {
+    /// them, and whether they were seen whole, without an xf. Only for the holder of the maintenance token (TREE-2), on a node marked changed; all buffers are loaded.
+    pub(crate) fn prune(&mut self, own: &KeyRange) -> Vec<(NodeId, bool)> {
         let covered: Vec<usize> =
             (0..self.children.len()).filter(|index| self.is_covered(*index, own)).collect();
-        let pruned = covered.iter().map(|index| self.children[*index].id).collect();
+        let edges = covered.iter().map(|index| &self.children[*index]);
+        let pruned = edges.map(|edge| (edge.id, edge.xf.is_none())).collect();
         for index in covered {
             self.children[index].cut_off();
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use pando_device::MemoryDevice;
 use pando_format::{Bound, Msn, Pending, Tree};
 
+use super::sink::Walk;
 use crate::small_volume::{change, manual, small_volume, volume_on};
 use crate::{Background, Batch, Engine, Error, FormatOptions, KeyRange, Options, ScanLimit};
 
@@ -239,6 +240,32 @@ fn blocks_in_memory_move_by_copy_where_there_is_space() {
     let engine = Engine::open(device, manual()).unwrap();
     assert_eq!(rename(&engine, &mut model, 50..51), (0, 1));
     assert_sound(&engine, &model);
+}
+
+/// The old name's copy holds nearly all that the leaf had, and a delete of the new name cuts that off.
+#[test]
+fn leaves_whose_copies_live_on_take_no_ballast_along() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let (engine, mut model) = files(&device, 100);
+    let volume = engine.volume();
+    assert_eq!(rename(&engine, &mut model, 1..4), (0, 3));
+    put(&engine, &mut model, block(&file_name(4), 0), vec![1; 1000]);
+    let flush = || {
+        volume.sink_tree(Tree::Data, &mut Walk::for_space()).unwrap();
+        while engine.background_step().unwrap() {}
+    };
+    flush();
+    // More than all leaves hold.
+    volume.ballast.add(1 << 30);
+    let (before, reclaimed) = (volume.ballast.count().bytes, engine.stats().nodes_reclaimed);
+    for file in 1..4 {
+        let name = [b"new ", &file_name(file)[..]].concat();
+        change(&engine, |batch| batch.delete_range(Tree::Data, KeyRange::prefix(name.clone())));
+    }
+    flush();
+    assert!(engine.stats().nodes_reclaimed > reclaimed, "no leaf was cut off");
+    let shed = before - volume.ballast.count().bytes;
+    assert!(shed <= 3 * 11_000, "{shed} bytes");
 }
 
 #[test]
