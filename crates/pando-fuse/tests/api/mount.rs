@@ -98,8 +98,7 @@ fn hardly_anybody_hears_of_a_page_before_the_kernel() {
                 let known = pages(AtFlags::STATX_DONT_SYNC);
                 looks += u64::from(told != last);
                 last = told;
-                // A size counts once, however often it is asked for before the kernel knows it: a thread that has to wait for a core can
-                // be asked about a thousand times meanwhile.
+                // Once for each size: while a thread waits for a core it can be asked for a thousand times.
                 early += u64::from(told > known && told != last_early);
                 if told > known {
                     last_early = told;
