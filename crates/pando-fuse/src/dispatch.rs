@@ -1,7 +1,7 @@
 //! Runs requests: at once on the thread that received them, or on the pool where they must wait for long (FU-1).
 //!
 //! A call that answers `Miss`, `Busy` or `Unforgotten` has changed nothing, so it is made again from the start, after what it lacked
-//! has been fetched, room has been made or forgets have been taken. The request carries its reply along, so that it is answered once, from
+//! has been fetched or room has been made, or the forgets have been taken that gather. (Not by the pool, which does without.) The request carries its reply along, so that it is answered once, from
 //! wherever it ends (FU-2).
 
 use std::io;
@@ -81,13 +81,14 @@ impl Dispatcher {
         self.run(Kind::Change { bytes: 0 }, reply, take_forgets, call);
     }
 
-    /// Serves a request that changes something, with room for it, and answers when it is durable. That waits for the device in any case.
+    /// As [`Self::change`], and answers when it is durable. That waits for the device in any case.
     pub(crate) fn change_durably(
         &self,
         reply: Reply,
+        take_forgets: &dyn Fn(),
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        self.change_bytes_durably(0, reply, call);
+        self.run_durably(Kind::Change { bytes: 0 }, reply, take_forgets, call);
     }
 
     /// As [`Self::change_bytes`], and answers when it is durable.
@@ -95,12 +96,21 @@ impl Dispatcher {
         &self,
         bytes: usize,
         reply: Reply,
+        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
+    ) {
+        self.run_durably(Kind::Change { bytes: bytes as u64 }, reply, &|| (), call);
+    }
+
+    fn run_durably(
+        &self,
+        kind: Kind,
+        reply: Reply,
+        take_forgets: &dyn Fn(),
         mut call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        let kind = Kind::Change { bytes: bytes as u64 };
         if self.had_better_sync_at_once(&reply) {
             let start = Instant::now();
-            match self.try_once(kind, &mut call) {
+            match self.try_once(kind, take_forgets, &mut call) {
                 Err(Error::Miss(_) | Error::Busy | Error::Unforgotten) => {}
                 result => {
                     let result = durably(&*self.fs, result, &self.report);
@@ -162,12 +172,7 @@ impl Dispatcher {
         take_forgets: &dyn Fn(),
         mut call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        let mut tried = self.try_once(kind, &mut call);
-        if matches!(tried, Err(Error::Unforgotten)) {
-            take_forgets();
-            tried = self.try_once(kind, &mut call);
-        }
-        match tried {
+        match self.try_once(kind, take_forgets, &mut call) {
             Err(lack @ (Error::Miss(_) | Error::Busy | Error::Unforgotten)) => {
                 self.run_on_pool(kind, lack, reply, call)
             }
@@ -178,12 +183,19 @@ impl Dispatcher {
     fn try_once(
         &self,
         kind: Kind,
+        take_forgets: &dyn Fn(),
         call: &mut impl FnMut(&dyn Operations) -> Result<Answer>,
     ) -> Result<Answer> {
         if let Kind::Change { bytes } = kind {
             self.fs.make_room(bytes, false)?;
         }
-        call(&*self.fs)
+        match call(&*self.fs) {
+            Err(Error::Unforgotten) => {
+                take_forgets();
+                call(&*self.fs)
+            }
+            result => result,
+        }
     }
 
     fn run_on_pool(

@@ -392,10 +392,11 @@ impl Server {
         reply: Reply,
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
+        let take_forgets = || self.take_forgets();
         match self.durable {
-            Durable::All => self.dispatcher.change_durably(reply, call),
-            Durable::Names if of_names => self.dispatcher.change_durably(reply, call),
-            Durable::Names | Durable::None => self.dispatcher.change(reply, &|| self.take_forgets(), call),
+            Durable::All => self.dispatcher.change_durably(reply, &take_forgets, call),
+            Durable::Names if of_names => self.dispatcher.change_durably(reply, &take_forgets, call),
+            Durable::Names | Durable::None => self.dispatcher.change(reply, &take_forgets, call),
         }
     }
 

@@ -366,7 +366,10 @@ fn serve_all(
                 Err(error) => do_without(error),
             }
         }
-        let forgets = rings.map_or(Forgets::AsTheyCome, |rings| Forgets::InLotsUntil(&rings.way_back));
+        let forgets = match (rings, &server.gathered) {
+            (Some(rings), Some(_)) => Forgets::InLotsUntil(&rings.way_back),
+            _ => Forgets::AsTheyCome,
+        };
         let mut result = receive(first, server, forgets);
         for thread in threads {
             result = result.and(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

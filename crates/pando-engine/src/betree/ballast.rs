@@ -31,7 +31,7 @@ pub(crate) struct Ballast {
     shed: AtomicU64,
     /// Ranges that have been moved: the deletes that this leaves count for nothing, since nobody knows what they meet.
     moves: AtomicU64,
-    /// Of these, those whose deletes are all down.
+    /// Of these, those behind which a pass has been made.
     moves_down: AtomicU64,
     /// Where the checkpoints are that look for it.
     pass: Mutex<Option<Pass>>,
@@ -59,7 +59,7 @@ pub(crate) struct BallastCount {
 impl Ballast {
     /// As the last checkpoint has left it.
     pub(crate) fn of(bytes: u64) -> Self {
-        // Whether some of the deletes are a move's nobody remembers.
+        // Whether some of the deletes are a move's nobody remembers. Where none is counted, little waits of moves, either.
         Self { bytes: bytes.into(), moves: u64::from(bytes > 0).into(), ..Self::default() }
     }
 
