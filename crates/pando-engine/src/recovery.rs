@@ -285,6 +285,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
             let what = "the block table does not have it as a root";
             return Err(Error::damaged_node(Some(tree), root.node, what));
         }
+        node.pinned.store(true, Ordering::Relaxed);
         TreeRoot::replace(&mut volume.root(tree).write(), node);
     }
     volume.stats.bound_runs_replayed.store(replay.bound_runs(), Ordering::Relaxed);

@@ -152,12 +152,22 @@ impl Volume {
     }
 
     /// Makes a new node known. The caller holds the gate or the sequencer.
-    pub(crate) fn add_node(&self, tree: Tree, mut state: Node) -> NodeRef {
+    pub(crate) fn add_node(&self, tree: Tree, state: Node) -> NodeRef {
+        self.make_known(tree, state, false)
+    }
+
+    /// The same of one that is to be a root: nobody may take a part from it (TREE-1), who finds it in the cache as little as anybody later.
+    pub(crate) fn add_root(&self, tree: Tree, state: Node) -> NodeRef {
+        self.make_known(tree, state, true)
+    }
+
+    fn make_known(&self, tree: Tree, mut state: Node, is_root: bool) -> NodeRef {
         let id = self.table.insert_new(tree, state.height);
         // That was another node of the same id.
         self.damaged.remove(id);
         self.account(&mut state);
         let node = CachedNode::new(id, tree, state);
+        node.pinned.store(is_root, Ordering::Relaxed);
         self.cache.insert(node.clone());
         let mut state = node.state.write();
         self.mark_dirty(&node, &mut state);

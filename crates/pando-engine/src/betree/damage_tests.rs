@@ -223,7 +223,7 @@ fn a_root_with_a_single_edge_to_damage_stays() {
             let _gate = volume.gate.read_recursive();
             let leaf = root(&engine);
             let state = root_above(&leaf, 1, Msn::default());
-            TreeRoot::replace(&mut volume.root(TREE).write(), volume.add_node(TREE, state));
+            TreeRoot::replace(&mut volume.root(TREE).write(), volume.add_root(TREE, state));
             evict(&leaf);
         }
         device.is_on.store(true, Ordering::Relaxed);

@@ -523,7 +523,7 @@ impl Volume {
                 let _gate = self.gate.read_recursive();
                 let mut root = self.root(tree).write();
                 let state = node.state.read();
-                let above = self.add_node(tree, root_above(&node, state.height + 1, state.born));
+                let above = self.add_root(tree, root_above(&node, state.height + 1, state.born));
                 drop(state);
                 TreeRoot::replace(&mut root, above);
             }

@@ -325,7 +325,7 @@ impl Volume {
             leaf.drop_empty();
             let mut node = Node::empty_leaf(own, born);
             node.body = Body::Leaf(leaf);
-            TreeRoot::replace(&mut slot, self.add_node(tree, node));
+            TreeRoot::replace(&mut slot, self.add_root(tree, node));
             self.drop_node(root, &mut above);
             return Ok(());
         };

@@ -339,7 +339,7 @@ impl Volume {
             let state = old.state.read();
             (state.height, state.born)
         };
-        let above = self.add_node(tree, root_above(&old, height + 1, born));
+        let above = self.add_root(tree, root_above(&old, height + 1, born));
         TreeRoot::replace(&mut root, above);
     }
 }

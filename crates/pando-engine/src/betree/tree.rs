@@ -155,7 +155,8 @@ impl TreeRoot {
 
     /// Makes a node the root. All its parts are in memory, and stay there (TREE-1).
     pub(crate) fn replace(slot: &mut NodeRef, node: NodeRef) {
-        node.pinned.store(true, Ordering::Relaxed);
+        // Since before anybody else could come to it.
+        assert!(node.pinned.load(Ordering::Relaxed), "TREE-1: a root's parts stay in memory");
         slot.pinned.store(false, Ordering::Relaxed);
         *slot = node;
     }

@@ -35,6 +35,16 @@ enum LoadedPart {
     Buffer(Arc<MessageBuffer>),
 }
 
+impl LoadedPart {
+    /// Memory that it takes, in bytes.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Basement(basement) => basement.memory(),
+            Self::Buffer(buffer) => buffer.bytes(),
+        }
+    }
+}
+
 /// Neighbouring parts of a node on their way into memory.
 pub(super) struct Run<'a> {
     _claim: Claim<'a>,
@@ -172,6 +182,14 @@ impl Volume {
         if !matches {
             return Err(damaged(format!("its header says that it is another node: {header}")));
         }
+        // Or a part would be missing only when the node is written again, by a checkpoint, which has nothing to put in its place.
+        let end = header.image_length(entry.header_length);
+        if end > u64::from(entry.length) {
+            return Err(damaged(format!(
+                "its parts end at byte {end} of an image of {} bytes",
+                entry.length
+            )));
+        }
         Ok(header)
     }
 
@@ -211,7 +229,7 @@ impl Volume {
     }
 
     /// Reads one part, and for a leaf that is read in order the parts behind it, up to one that cannot be read. Returns which, and
-    /// their bytes: none if somebody else has read the part.
+    /// their bytes in memory: none if somebody else has read the part.
     pub(crate) fn load_part(&self, node: &NodeRef, index: usize) -> Result<(Range<usize>, usize)> {
         match self.claim_run(node, index, InFlight::claim) {
             Some(run) => self.load_run(node, run),
@@ -289,7 +307,7 @@ impl Volume {
             return Err(Error::damaged_node(Some(node.tree), node.id, what));
         }
         let parts = index..index + sound;
-        let bytes = wanted[..sound].iter().map(|(_, entry)| entry.padded_length()).sum();
+        let bytes = loaded[..sound].iter().map(LoadedPart::bytes).sum();
         for ((index, entry), part) in wanted.into_iter().zip(loaded).take(sound) {
             install(&mut state, index, &entry, part);
         }

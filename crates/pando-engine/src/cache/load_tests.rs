@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
-use pando_format::{NodeId, Tree};
+use pando_format::{Compression, NodeId, Tree};
 use parking_lot::Mutex;
 
 use crate::betree::node::Body;
 use crate::small_volume::{fill, manual, volume_on};
 use crate::volume::Volume;
-use crate::{Engine, Error};
+use crate::{Engine, Error, FormatOptions};
 
 /// A device in memory on which a node moves, and its old place is written over, before the next read comes to it.
 struct Moving {
@@ -74,18 +74,24 @@ fn cold() -> (Engine, Arc<Moving>, NodeId) {
     let inner = MemoryDevice::new(64 << 20);
     let device = Arc::new(Moving { inner, volume: OnceLock::new(), node: Mutex::default() });
     let engine = volume_on(&device);
+    let (engine, leaf) = filled_and_opened(engine, &device);
+    assert!(device.volume.set(Arc::downgrade(engine.volume())).is_ok());
+    (engine, device, leaf)
+}
+
+/// Fills a volume and opens it anew; with a leaf that is not in memory.
+fn filled_and_opened(engine: Engine, device: &Arc<impl Device + 'static>) -> (Engine, NodeId) {
     fill(&engine, 400);
     engine.close().unwrap();
     drop(engine);
     let engine = Engine::open(device.clone(), manual()).unwrap();
-    assert!(device.volume.set(Arc::downgrade(engine.volume())).is_ok());
     let root = engine.volume().root(Tree::Data).read().clone();
     let leaf = match &root.state.read().body {
         Body::Interior(interior) => interior.children[0].id,
         Body::Leaf(_) => panic!("the tree has one leaf"),
     };
     assert!(engine.volume().cache.peek(leaf).is_none(), "the leaf is in memory");
-    (engine, device, leaf)
+    (engine, leaf)
 }
 
 #[test]
@@ -104,6 +110,36 @@ fn a_header_that_is_damaged_where_it_should_be_is_damage() {
     let pieces = vec![vec![0xaa; 4096].into()];
     device.inner.write(&[WriteRequest { offset: entry.extents[0].offset, pieces }]).unwrap();
     assert!(matches!(engine.volume().node(leaf), Err(Error::Damaged { .. })));
+}
+
+/// It was found missing by the checkpoint that wrote the leaf again, after which the volume took no changes.
+#[test]
+fn a_header_with_parts_behind_the_end_of_its_image_is_damage() {
+    let (engine, _, leaf) = cold();
+    let mut entry = engine.volume().table.lookup(leaf).unwrap();
+    assert!(engine.volume().read_header(leaf, &entry).is_ok());
+    entry.length -= 4096;
+    assert!(matches!(engine.volume().read_header(leaf, &entry), Err(Error::Damaged { .. })));
+}
+
+/// By what they take on the device ten times as many could pass as there is memory for.
+#[test]
+fn parts_that_stream_by_count_by_their_memory() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let format = FormatOptions {
+        node_bytes: Some(64 << 10),
+        basement_bytes: Some(4 << 10),
+        compression: Compression::Lz4,
+        ..FormatOptions::default()
+    };
+    Engine::format(device.clone(), &format).unwrap();
+    let (engine, leaf) = filled_and_opened(Engine::open(device.clone(), manual()).unwrap(), &device);
+    let node = engine.volume().node(leaf).unwrap();
+    let (parts, bytes) = engine.volume().load_part(&node, 0).unwrap();
+    let state = node.state.read();
+    let memory = parts.clone().map(|part| state.leaf().basements[part].part.get().unwrap().memory());
+    assert!(parts.len() > 1);
+    assert_eq!(bytes, memory.sum::<usize>());
 }
 
 /// Parts that are read in order are read together.

@@ -143,6 +143,7 @@ fn a_check_of_an_image_that_leads_in_a_circle_ends() {
         first.push("k".into(), OLDEST, Pending::Delete);
         let above = add(2, vec![Bound::before("z")], vec![first, to(below.id, 1, b"")]);
         below.state.write().interior_mut().children[0].id = above.id;
+        above.pinned.store(true, Ordering::Relaxed);
         TreeRoot::replace(&mut volume.root(Tree::Data).write(), above);
     }
     let problems = engine.check(&mut |_, _| {}).unwrap().problems;
