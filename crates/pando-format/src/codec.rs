@@ -254,11 +254,6 @@ impl PieceWriter {
         }
     }
 
-    /// True if there is a value that was taken in by reference.
-    pub fn has_references(&self) -> bool {
-        !self.references.is_empty()
-    }
-
     /// What was written, to be read one behind the other.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.references.iter().map(|(position, _)| *position));

@@ -221,11 +221,6 @@ impl EncodedRecord {
         self.length
     }
 
-    /// True if it shares a long value with the operation that it came with.
-    pub fn has_references(&self) -> bool {
-        self.writer.has_references()
-    }
-
     /// Its bytes, one piece behind the other.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.writer.pieces()

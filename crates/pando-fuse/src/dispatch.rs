@@ -52,7 +52,7 @@ impl Dispatcher {
             pool: Pool::new("pando-wait", waiters_max)?,
             later: Arc::new(Later::new(waiters_max)?),
             report,
-            patience: Patience::default(),
+            patience: Patience::new(),
             syncs: Syncs::new(),
         })
     }

@@ -10,7 +10,7 @@ use pando_format::log_record::{
 };
 use pando_format::{LogPosition, VolumeId};
 
-use super::late_binding::BOUND_BYTES_MIN;
+use super::late_binding::may_be_bound;
 use crate::{Lsn, Operation, Result};
 
 /// Bytes of records at which a batch is full, in a log that is not small. A longer record has a batch of its own. Several
@@ -26,7 +26,7 @@ pub(crate) const LOG_START: LogPosition = LogPosition { offset: 0, sequence: 1, 
 /// One atomic step on its way to the log. Long values are shared with the trees, not copied.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
-    /// Empty where no value is shared, and so none is long enough to be left out of the log: such a record is all bytes of its own.
+    /// Empty where none may be left out of the log: such a record is bytes of its own, and long values that go along.
     operations: Vec<Operation>,
     encoded: EncodedRecord,
 }
@@ -34,23 +34,24 @@ pub(crate) struct Record {
 impl Record {
     /// Encodes all but the long values. The LSN is not part of a record, so this needs no lock.
     pub fn new(operations: &[Operation]) -> Self {
-        let encoded = encode_record(operations);
-        let operations = if encoded.has_references() { operations.to_vec() } else { Vec::new() };
-        Self { operations, encoded }
+        let binds = operations.iter().any(may_be_bound);
+        Self { operations: if binds { operations.to_vec() } else { Vec::new() }, encoded: encode_record(operations) }
     }
 
-    /// What it does, if it shares a value.
+    /// For a binder that binds what is shorter, too.
+    #[cfg(test)]
+    pub fn with_operations(operations: Vec<Operation>) -> Self {
+        Self { encoded: encode_record(&operations), operations }
+    }
+
+    /// What it does, if some of that may be left out.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 
     /// Bytes that late binding may leave out of the log.
     pub fn bindable_bytes(&self) -> u64 {
-        let runs = self.operations.iter().map(|operation| match operation {
-            Operation::PutRun { bytes, .. } if bytes.len() >= BOUND_BYTES_MIN => bytes.len() as u64,
-            _ => 0,
-        });
-        runs.sum()
+        self.operations.iter().filter(|operation| may_be_bound(operation)).filter_map(put_length).sum()
     }
 
     /// Most bytes it takes in a batch.

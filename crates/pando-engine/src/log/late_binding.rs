@@ -29,6 +29,12 @@ use crate::{Error, Result};
 /// The shortest run that is worth a binding record, in bytes.
 pub(crate) const BOUND_BYTES_MIN: usize = 64 << 10;
 
+/// True for runs that are worth a binding record, and whole blocks each of which has a place.
+pub(super) fn may_be_bound(operation: &Operation) -> bool {
+    let Operation::PutRun { bytes, .. } = operation else { return false };
+    bytes.len() >= BOUND_BYTES_MIN && bytes.len().is_multiple_of(BLOCK_VALUE_LENGTH)
+}
+
 /// A run that may be left out.
 struct Run<'a> {
     lsn: Lsn,
@@ -157,8 +163,7 @@ fn candidates(first: Lsn, records: &[Record]) -> Vec<Run<'_>> {
     for (lsn, record) in (first.0..).zip(records) {
         for (operation, what) in (0..).zip(record.operations()) {
             let Operation::PutRun { tree, prefix, first, bytes } = what else { continue };
-            let is_long = bytes.len() >= BOUND_BYTES_MIN && bytes.len().is_multiple_of(BLOCK_VALUE_LENGTH);
-            if is_long && is_apart(bytes) {
+            if may_be_bound(what) && is_apart(bytes) {
                 let places = vec![None; bytes.len() / BLOCK_VALUE_LENGTH];
                 let lsn = Lsn(lsn);
                 runs.push(Run { lsn, operation, tree: *tree, prefix, first: *first, bytes, places });

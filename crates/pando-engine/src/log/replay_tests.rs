@@ -44,7 +44,7 @@ fn operations(epoch: u64, lsn: u64) -> Vec<Operation> {
 }
 
 fn record(epoch: u64, lsn: u64) -> Record {
-    Record::new(&operations(epoch, lsn))
+    Record::with_operations(operations(epoch, lsn))
 }
 
 fn source(device: Arc<dyn Device>, epoch: u64, checkpoint: Checkpoint) -> LogSource {
@@ -370,7 +370,7 @@ fn what_is_replayed_keeps_nothing_that_was_read_around_it() {
     ];
     let mut load = Load::formatted();
     let device = load.device.clone();
-    load.log.append(Lsn(1), Record::new(&operations)).expect("there is room");
+    load.log.append(Lsn(1), Record::with_operations(operations.clone())).expect("there is room");
     load.sync(&BindAll { device: &*device });
     let replay = Replay::find(source(device, 1, FORMATTED)).expect("the log is whole");
     assert_eq!(replay.bound_runs(), 1);
