@@ -35,7 +35,10 @@ impl Record {
     /// Encodes all but the long values. The LSN is not part of a record, so this needs no lock.
     pub fn new(operations: &[Operation]) -> Self {
         let binds = operations.iter().any(may_be_bound);
-        Self { operations: if binds { operations.to_vec() } else { Vec::new() }, encoded: encode_record(operations) }
+        Self {
+            operations: if binds { operations.to_vec() } else { Vec::new() },
+            encoded: encode_record(operations),
+        }
     }
 
     /// For a binder that binds what is shorter, too.

@@ -4,3 +4,4 @@
 mod common;
 mod listings;
 mod mount;
+mod syncs;

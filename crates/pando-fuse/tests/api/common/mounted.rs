@@ -118,3 +118,11 @@ fn wait(name: &str, finished: &Receiver<()>) {
         std::process::exit(1);
     }
 }
+
+/// Waits for what the kernel does in its own time, such as forgetting; the test's time-out ends a vain wait. Unmounting
+/// would not hurry it: the kernel drops what it has not sent by then.
+pub fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::yield_now();
+    }
+}
