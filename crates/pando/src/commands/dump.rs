@@ -9,7 +9,8 @@ mod nodes;
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::error::ErrorKind;
+use clap::{Args, Command};
 use pando_device::Access;
 use pando_format::Superblock;
 use serde_json::{Map, Value, json};
@@ -22,7 +23,8 @@ use crate::volume::open_device;
 const ABOUT: &str = "\
 Shows the structures on the device of a volume as they are, without recovering anything: superblocks, block \
 table, headers of nodes, and the log from where a recovery would start. Without a choice, all of these are shown. Each \
-begins with its byte offset on the device. What is damaged is shown with the reason, and gives exit status 1.";
+begins with its byte offset on the device. What is damaged is shown with the reason, and gives exit status 1. Without \
+a superblock that is whole both are shown, with the reasons, and nothing else can be.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,12 +44,12 @@ pub struct DumpArgs {
     #[arg(long)]
     table: bool,
     /// The headers of all nodes.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "node")]
     nodes: bool,
     /// The header of one node.
     #[arg(long, value_name = "ID")]
     node: Option<u64>,
-    /// What is in the nodes as well: keys, values, messages.
+    /// What is in the nodes that are shown as well: keys, values, messages.
     #[arg(long)]
     contents: bool,
     /// The log, from where a recovery would start.
@@ -60,38 +62,47 @@ pub struct DumpArgs {
 
 /// Runs `pando dump`.
 pub fn run(args: &DumpArgs) -> Result<Status> {
+    let nodes = args.nodes || args.node.is_some();
+    let everything = !(args.superblocks || args.table || nodes || args.log);
+    if args.contents && !nodes && !everything {
+        let mut command = DumpArgs::augment_args(Command::new("pando dump"));
+        let why = "--contents is about nodes; give --nodes or --node as well";
+        command.error(ErrorKind::MissingRequiredArgument, why).exit();
+    }
     // Held to the end: it keeps writers out.
     let _lock = open_device(&args.path, Access::ReadOnly)?;
     let raw = RawVolume::open(&args.path)?;
-    let newest = raw.newest_superblock(&args.path)?;
-    let everything = !(args.superblocks || args.table || args.nodes || args.node.is_some() || args.log);
+    let newest = raw.newest_superblock(&args.path);
     let mut dump = Dump {
         raw,
-        newest,
+        // Nothing is looked for by one that is not there.
+        newest: newest.as_ref().ok().cloned().unwrap_or_default(),
         output: Output::new(),
         json: args.json,
         items: 0,
         table_shown: false,
         damaged: false,
     };
-    if args.superblocks || everything {
+    if args.superblocks || everything || newest.is_err() {
         dump.superblocks()?;
+    }
+    if let Err(failure) = newest {
+        dump.finish()?;
+        return Err(failure);
     }
     if args.table || everything {
         dump.table(&mut |_, _, _| Ok(()), true)?;
         dump.table_shown = true;
     }
-    if args.nodes || args.node.is_some() || everything {
+    if nodes || everything {
         dump.nodes(args.node, args.contents)?;
     }
     if args.log || everything {
         dump.log()?;
     }
-    if args.json {
-        dump.output.line(if dump.items == 0 { "[]" } else { "\n]" })?;
-    }
-    dump.output.finish()?;
-    Ok(if dump.damaged { Status::Problems } else { Status::Success })
+    let damaged = dump.damaged;
+    dump.finish()?;
+    Ok(if damaged { Status::Problems } else { Status::Success })
 }
 
 /// A dump on its way.
@@ -107,6 +118,13 @@ struct Dump {
 }
 
 impl Dump {
+    fn finish(mut self) -> Result<()> {
+        if self.json {
+            self.output.line(if self.items == 0 { "[]" } else { "\n]" })?;
+        }
+        self.output.finish()
+    }
+
     fn superblocks(&mut self) -> Result<()> {
         for (offset, superblock) in self.raw.superblocks() {
             match superblock {

@@ -288,3 +288,40 @@ fn a_node_that_is_not_there_is_not_shown() {
     let sandbox = Sandbox::with_volume();
     sandbox.refused(["dump", "--node", "99999", "v.img"], 1, &["no node 99999"]);
 }
+
+/// Whoever looked for what is wrong with a volume was told of one superblock, and shown none.
+#[test]
+fn superblocks_are_shown_though_none_is_whole() {
+    let sandbox = Sandbox::with_volume();
+    let file = open_image(&sandbox);
+    let items = sandbox.json(["dump", "--superblocks", "--json", "v.img"]);
+    for item in items.as_array().unwrap() {
+        file.write_all_at(b"rubbish", item["offset"].as_u64().unwrap() + 100).unwrap();
+    }
+    for what in [&["dump"][..], &["dump", "--superblocks"], &["dump", "--node", "1"]] {
+        let arguments = [what, &["v.img"]].concat();
+        sandbox.refused(&arguments, 1, &["v.img holds no PandoFS volume"]);
+        let shown = String::from_utf8(sandbox.run(&arguments).stdout).unwrap();
+        assert_eq!(shown.matches("superblock cannot be read: ").count(), 2, "{shown}");
+        let output = sandbox.run([what, &["--json", "v.img"]].concat());
+        let items: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(items[0]["error"].is_string() && items[1]["error"].is_string(), "{items}");
+        assert_eq!(items.as_array().unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn what_a_dump_would_leave_out_is_not_asked_for() {
+    let sandbox = Sandbox::with_volume();
+    let refused = |arguments: &[&str], words: &str| {
+        let output = sandbox.run([&["dump"], arguments, &["v.img"]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && errors.contains(words), "{errors}");
+        assert!(output.stdout.is_empty());
+    };
+    refused(&["--nodes", "--node", "1"], "cannot be used with");
+    refused(&["--superblocks", "--contents"], "give --nodes or --node");
+    for arguments in [&["--contents"][..], &["--table", "--nodes", "--contents"]] {
+        sandbox.ok([&["dump"], arguments, &["v.img"]].concat());
+    }
+}
