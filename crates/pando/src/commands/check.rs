@@ -10,10 +10,10 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use pando_engine::PROBLEMS_MAX;
 use pando_fs::check::Report;
-use serde_json::json;
+use serde_json::{Map, json};
 
 use crate::failure::{Failure, Result, Status};
-use crate::output::Output;
+use crate::output::{Output, put_name};
 use crate::size::human;
 use crate::volume::{Purpose, Volume, name};
 
@@ -36,16 +36,19 @@ const TICK: Duration = Duration::from_millis(100);
 pub struct CheckArgs {
     /// An image file or a block device that is not mounted.
     path: PathBuf,
-    /// Print a JSON object.
+    /// Print a JSON object, whatever comes of the check: `complete` tells whether everything was looked at, `error` why the check could not
+    /// run to its end, and `clean` is null where nothing wrong was found before.
     #[arg(long)]
     json: bool,
 }
 
 /// What both halves of a check found.
+#[derive(Default)]
 struct Findings {
     /// One sentence each.
     problems: Vec<String>,
-    nodes: u64,
+    /// `None` if not all could be looked at.
+    nodes: Option<u64>,
     /// `None` if the name space could not be walked to its end.
     names: Option<Report>,
     /// Why not, unless it was damage that is among the problems.
@@ -54,19 +57,19 @@ struct Findings {
 
 /// Runs `pando check`.
 pub fn run(args: &CheckArgs) -> Result<Status> {
-    let volume = Volume::open(&args.path, Purpose::Read)?;
-    let progress = progress_bar();
-    let findings = check(&volume, &progress);
-    progress.finish_and_clear();
-    let cut_short = |error: pando_fs::Error| {
-        Failure::new(format!("cannot check {} to the end: {error}", name(&args.path)))
+    let (findings, failure) = match find(args) {
+        Ok(mut findings) => {
+            let failure = findings
+                .failure
+                .take()
+                .map(|error| Failure::new(format!("cannot check {} to the end: {error}", name(&args.path))));
+            (findings, failure)
+        }
+        Err(failure) => (Findings::default(), Some(failure)),
     };
-    let mut findings = findings.map_err(cut_short)?;
-    volume.close()?;
-    let failure = findings.failure.take().map(cut_short);
-    if failure.is_none() || !findings.problems.is_empty() {
+    if args.json || failure.is_none() || !findings.problems.is_empty() {
         let mut output = Output::new();
-        print(&mut output, args, &findings)?;
+        print(&mut output, args, &findings, failure.as_ref())?;
         output.finish()?;
     }
     match failure {
@@ -76,15 +79,29 @@ pub fn run(args: &CheckArgs) -> Result<Status> {
     }
 }
 
+fn find(args: &CheckArgs) -> Result<Findings> {
+    let volume = Volume::open(&args.path, Purpose::Read)?;
+    let progress = progress_bar();
+    let findings = check(&volume, &progress);
+    progress.finish_and_clear();
+    volume.close()?;
+    Ok(findings)
+}
+
 /// First the structures: every byte of every node, the invariants of the trees, the block table. Then the name space on
 /// top of them, whose walk ends at the first damaged node; that is listed already then.
-fn check(volume: &Volume, progress: &ProgressBar) -> std::result::Result<Findings, pando_fs::Error> {
+fn check(volume: &Volume, progress: &ProgressBar) -> Findings {
     let structures = volume.engine().check(&mut |done, all| {
         progress.set_length(all);
         progress.set_position(done);
-    })?;
-    let mut findings =
-        Findings { problems: structures.problems, nodes: structures.nodes, names: None, failure: None };
+    });
+    let mut findings = match structures {
+        Ok(structures) => {
+            let (problems, nodes) = (structures.problems, Some(structures.nodes));
+            Findings { problems, nodes, ..Findings::default() }
+        }
+        Err(error) => return Findings { failure: Some(error.into()), ..Findings::default() },
+    };
     progress.set_style(style("{spinner} {pos} inodes checked in {elapsed}, {per_sec}"));
     match pando_fs::check::check(volume.engine(), &mut |inodes| progress.set_position(inodes)) {
         Ok(report) => {
@@ -95,7 +112,7 @@ fn check(volume: &Volume, progress: &ProgressBar) -> std::result::Result<Finding
             if !findings.problems.is_empty() => {}
         Err(error) => findings.failure = Some(error),
     }
-    Ok(findings)
+    findings
 }
 
 /// A line on standard error if that is a terminal; nothing elsewhere. How many inodes there will be is written nowhere,
@@ -110,13 +127,28 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the template has only known fields")
 }
 
-fn print(output: &mut Output, args: &CheckArgs, findings: &Findings) -> Result<()> {
+fn print(
+    output: &mut Output,
+    args: &CheckArgs,
+    findings: &Findings,
+    failure: Option<&Failure>,
+) -> Result<()> {
     let Findings { problems, nodes, names, .. } = findings;
     let path = name(&args.path);
     if args.json {
-        return output.json(&json!({
-            "path": path,
-            "clean": problems.is_empty(),
+        let error = match failure {
+            Some(Failure::Sentence(sentence)) => Some(sentence),
+            _ => None,
+        };
+        let is_complete = failure.is_none() && names.is_some();
+        // Of what was not looked at to the end nobody knows.
+        let is_clean = (is_complete || !problems.is_empty()).then_some(problems.is_empty());
+        let mut object = Map::new();
+        put_name(&mut object, "path", args.path.as_os_str().as_encoded_bytes());
+        let found = json!({
+            "complete": is_complete,
+            "error": error,
+            "clean": is_clean,
             "problems": problems,
             "nodes": nodes,
             "directories": names.as_ref().map(|names| names.directories),
@@ -125,8 +157,11 @@ fn print(output: &mut Output, args: &CheckArgs, findings: &Findings) -> Result<(
             "orphans": names.as_ref().map(|names| names.orphans),
             "snapshots": names.as_ref().map(|names| names.snapshots),
             "data_bytes": names.as_ref().map(|names| names.data_bytes),
-        }));
+        });
+        object.extend(found.as_object().cloned().unwrap_or_default());
+        return output.json(&object);
     }
+    let nodes = nodes.unwrap_or_default();
     for problem in problems {
         output.line(problem.clone())?;
     }

@@ -10,7 +10,7 @@ use pando_format::{
     BatchHeader, IndexPage, Lsn, Operation, Superblock, Tree, encode_batch, encode_record, stored_checksum,
 };
 
-use crate::common::Sandbox;
+use crate::common::{Sandbox, name};
 
 #[test]
 fn what_holds_something_is_not_formatted() {
@@ -324,4 +324,26 @@ fn what_a_dump_would_leave_out_is_not_asked_for() {
     for arguments in [&["--contents"][..], &["--table", "--nodes", "--contents"]] {
         sandbox.ok([&["dump"], arguments, &["v.img"]].concat());
     }
+}
+
+/// A check that could not run printed nothing for programs, one that was cut short looked like a whole one, and an odd path was escaped.
+#[test]
+fn a_check_says_in_json_whether_it_is_complete() {
+    let sandbox = Sandbox::with_volume();
+    let checked = |path: &[u8]| {
+        let output = sandbox.run([name(b"check"), name(b"--json"), name(path)]);
+        (output.status.code(), serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap())
+    };
+    let odd = b"v\n\xff";
+    fs::rename(sandbox.path("v.img"), sandbox.path(name(odd))).unwrap();
+    let (status, report) = checked(odd);
+    assert_eq!((status, &report["complete"], &report["clean"]), (Some(0), &true.into(), &true.into()));
+    assert_eq!((&report["path_hex"], &report["path"]), (&"760aff".into(), &"v\n\u{fffd}".into()));
+    assert!(report["error"].is_null() && report["nodes"].is_u64(), "{report}");
+    let held = FileDevice::open(sandbox.path(name(odd)), Access::Exclusive).unwrap();
+    let (status, report) = checked(odd);
+    assert_eq!((status, &report["complete"], report["clean"].is_null()), (Some(2), &false.into(), true));
+    assert!(report["error"].as_str().unwrap().contains("in use"), "{report}");
+    assert!(report["nodes"].is_null(), "{report}");
+    drop(held);
 }
