@@ -8,14 +8,14 @@ use bytes::Bytes;
 use pando_fs::difference::{Entry, What};
 use pando_fs::operations::{Operations, ROOT, SNAPSHOTS, changing, waiting};
 use pando_fs::send::TransferError;
-use pando_fs::{Error, FileSystem, InodeNumber, Vanished};
+use pando_fs::{Error, FileSystem, InodeNumber, Snapshot, Vanished};
 use pando_fuse::Notifier;
 use serde_json::{Map, Value, json};
 
 use crate::attributes::type_name;
 use crate::failure::io_text;
 use crate::output::{put_name, shown};
-use crate::time::since_epoch;
+use crate::time::DateTime;
 
 /// Does what a request says in its fields `action` (`create`, `list`, `delete`, `rollback`, `diff`, `send`), `name` and, to create one, `of` and `writable`. What
 /// comes before the answer goes to `out`. What
@@ -72,18 +72,25 @@ pub fn answer(
         }
         Some("list") => {
             let snapshots = waiting(fs, FileSystem::snapshots).map_err(|error| text(&error))?;
-            let line = |snapshot: pando_fs::Snapshot| {
-                let (seconds, _) = since_epoch(snapshot.taken);
-                let mut line = Map::new();
-                put_name(&mut line, "name", &snapshot.name);
-                line.insert("taken".to_owned(), json!(seconds));
-                line.insert("writable".to_owned(), json!(snapshot.writable));
+            let without_usage = |snapshot: Snapshot| {
+                let mut line = listed(&snapshot);
+                // Not known here.
+                line.extend(["referenced", "exclusive"].map(|field| (field.to_owned(), Value::Null)));
                 Value::from(line)
             };
-            Ok(snapshots.into_iter().map(line).collect())
+            Ok(snapshots.into_iter().map(without_usage).collect())
         }
         _ => Err("a request about snapshots says what to do in 'action'".to_owned()),
     }
+}
+
+/// What is told of a snapshot wherever it is listed.
+pub fn listed(snapshot: &Snapshot) -> Map<String, Value> {
+    let mut line = Map::new();
+    put_name(&mut line, "name", &snapshot.name);
+    line.insert("taken".to_owned(), json!(DateTime::from(snapshot.taken).exact()));
+    line.insert("writable".to_owned(), json!(snapshot.writable));
+    line
 }
 
 /// What remembers names, attributes and contents, those of directories among them, for a mount: the kernel.

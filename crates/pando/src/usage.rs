@@ -2,11 +2,11 @@
 
 use pando_engine::OwnerUsage;
 use pando_fs::{FileSystem, Usage};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::output::{put_name, shown};
+use crate::output::shown;
 use crate::size::human;
-use crate::time::since_epoch;
+use crate::snapshots;
 
 /// Counts, as of the last checkpoint or of a `fresh` one. An error is the end of a sentence. Waits for the device.
 pub fn answer(fs: &FileSystem, fresh: bool) -> Result<Value, String> {
@@ -17,10 +17,7 @@ fn to_json(usage: &Usage) -> Value {
     let Usage { live, snapshots, unnamed, shared, unowned, used } = usage;
     let both = |owner: &OwnerUsage| json!({ "referenced": owner.referenced, "exclusive": owner.exclusive });
     let of_snapshots = snapshots.iter().map(|(snapshot, owner)| {
-        let mut line = Map::new();
-        put_name(&mut line, "name", &snapshot.name);
-        line.insert("taken".to_owned(), json!(since_epoch(snapshot.taken).0));
-        line.insert("writable".to_owned(), json!(snapshot.writable));
+        let mut line = snapshots::listed(snapshot);
         line.insert("referenced".to_owned(), json!(owner.referenced));
         line.insert("exclusive".to_owned(), json!(owner.exclusive));
         Value::from(line)

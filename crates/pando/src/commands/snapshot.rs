@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use pando_fuse::mount_table;
@@ -93,7 +92,7 @@ enum Action {
         /// Print the names alone, at once; without it, the space that each uses is counted.
         #[arg(long)]
         names: bool,
-        /// Print a JSON array.
+        /// Print a JSON array, where what cannot be counted is null.
         #[arg(long, conflicts_with = "names")]
         json: bool,
     },
@@ -226,16 +225,23 @@ fn list(place: &Path, as_json: bool) -> Result<()> {
         output.json(&answer)?;
     } else {
         for snapshot in answer.as_array().into_iter().flatten() {
-            let seconds = snapshot["taken"].as_i64().unwrap_or_default();
-            let taken: SystemTime = from_epoch(seconds, 0);
+            let taken = to_minute(&snapshot["taken"]);
             let name = shown(snapshot["name"].as_str().unwrap_or_default().as_bytes());
             let access = if snapshot["writable"] == true { "rw" } else { "ro" };
             let (referenced, exclusive) = (bytes(&snapshot["referenced"]), bytes(&snapshot["exclusive"]));
-            let taken = DateTime::from(taken).to_minute();
             output.line(format!("{taken}  {access}  {referenced:>8}  {exclusive:>8}  {name}"))?;
         }
     }
     output.finish()
+}
+
+/// When a snapshot was taken, for people.
+fn to_minute(taken: &Value) -> String {
+    match taken.as_str().and_then(|exact| exact.get(..16)) {
+        Some(exact) => exact.replace('T', " "),
+        // A daemon of an earlier version says it in seconds.
+        None => DateTime::from(from_epoch(taken.as_i64().unwrap_or_default(), 0)).to_minute(),
+    }
 }
 
 fn diff(args: &DiffArgs) -> Result<()> {

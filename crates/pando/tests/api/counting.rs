@@ -36,6 +36,13 @@ fn snapshots_are_listed_where_their_space_cannot_be_counted() {
     let sandbox = with_deep_tree();
     let text = || String::from_utf8(sandbox.ok(["snapshot", "list", "v.img"])).unwrap();
     let before = text();
+    // As other times are given: to the nanosecond, in UTC.
+    let exact = sandbox.json(["snapshot", "list", "--json", "v.img"])[0]["taken"].clone();
+    let in_info = sandbox.json(["info", "--json", "v.img"])["usage"]["snapshots"][0]["taken"].clone();
+    assert_eq!(exact, in_info);
+    let exact = exact.as_str().unwrap();
+    assert!(exact.len() == "2026-11-21T21:30:05.000000001Z".len() && exact.ends_with('Z'), "{exact}");
+    assert!(before.starts_with(&exact[..16].replace('T', " ")), "{before}");
     assert!(before.lines().all(|line| line.contains('K')), "{before}");
     let nodes = sandbox.json(["dump", "--nodes", "--json", "v.img"]);
     let is_data = |node: &&Value| node["text"][0].as_str().is_some_and(|text| text.contains("Data tree"));
@@ -55,7 +62,9 @@ fn snapshots_are_listed_where_their_space_cannot_be_counted() {
     let listed = sandbox.json(["snapshot", "list", "--json", "v.img"]);
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
     assert_eq!(names, ["one", "two"]);
-    assert!(listed[0].get("exclusive").is_none() && listed[0]["taken"].is_number());
+    let unknown = ["exclusive", "referenced"].map(|field| listed[0].get(field));
+    assert_eq!(unknown, [Some(&serde_json::Value::Null); 2]);
+    assert_eq!(listed[0]["taken"], exact);
     // What does not count them does not miss it.
     assert_eq!(sandbox.ok(["snapshot", "list", "--names", "v.img"]), b"one\ntwo\n");
 }
