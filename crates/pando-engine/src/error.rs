@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// The device holds no PandoFS volume, or one this version cannot read.
     NotAVolume {
-        /// What was found instead.
+        /// What was found instead, of the device as "it".
         what: String,
     },
     /// The volume uses features that this version does not know, and so must not do with it what was asked.

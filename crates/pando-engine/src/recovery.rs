@@ -191,14 +191,12 @@ fn newest_superblock(device: &dyn Device, read_only: bool) -> Result<Superblock>
         }
         [first, second] => Superblock::newest([first?, second?]),
     };
-    let superblock = newest.map_err(|error| Error::NotAVolume {
-        what: format!("{} holds no PandoFS volume: {error}", device.name()),
-    })?;
+    let superblock =
+        newest.map_err(|error| Error::NotAVolume { what: format!("it holds no PandoFS volume: {error}") })?;
     if superblock.capacity > device.capacity() {
         return Err(Error::NotAVolume {
             what: format!(
-                "{} was formatted with {} bytes, but has only {}",
-                device.name(),
+                "it was formatted with {} bytes, but has only {}",
                 superblock.capacity,
                 device.capacity()
             ),

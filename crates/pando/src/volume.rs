@@ -157,7 +157,7 @@ fn open_failure(path: &Path, error: &pando_fs::Error) -> Failure {
         pando_fs::Error::Engine(pando_engine::Error::NotAVolume { what }) => {
             // Not to whoever has a part of a volume, or one of a later version.
             let advice = if holds_superblock(path) { "" } else { "; make one with 'pando format'" };
-            format!("{name} holds no PandoFS volume that can be opened: {what}{advice}")
+            format!("cannot open {name}: {what}{advice}")
         }
         pando_fs::Error::Engine(pando_engine::Error::Damaged { what }) => {
             format!("cannot open the volume {name}: {what}; see what is there with 'pando dump {name}'")

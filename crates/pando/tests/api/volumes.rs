@@ -67,6 +67,10 @@ fn what_is_no_volume_is_named() {
     fs::write(sandbox.path("empty"), "").unwrap();
     for file in ["junk", "empty"] {
         sandbox.refused(["ls", &format!("{file}:/")], 1, &[file, "no PandoFS volume"]);
+        // It was said twice.
+        let told = sandbox.run(["ls", &format!("{file}:/")]).stderr;
+        let told = String::from_utf8(told).unwrap();
+        assert_eq!([told.matches(file).count(), told.matches("no PandoFS volume").count()], [1, 1], "{told}");
         sandbox.refused(["info", file], 1, &[file, "no PandoFS volume"]);
         sandbox.refused(["dump", file], 1, &[file, "no PandoFS volume"]);
         sandbox.refused(["check", file], 2, &[file, "no PandoFS volume"]);
