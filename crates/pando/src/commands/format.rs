@@ -29,8 +29,11 @@ const LABEL_BYTES_MAX: usize = 255;
 const ABOUT: &str = "\
 Makes an empty PandoFS volume in an image file or on a block device. \
 What a device or file holds already is recognised (file systems, partition tables, encryption, RAID, swap), named, and \
-not overwritten without --force; what is in use is never overwritten. The root directory belongs to the user who \
-formats.";
+not overwritten without --force. Nor is a file with any data in it, as far as the first 64 MiB tell that are not holes; \
+a device is looked at for what is recognised alone. Even with --force, what is seen to be in use is refused: what another \
+pando has open, what is mounted or swap space, a disk that the kernel has claimed for one of its partitions, an array or \
+a volume group, a file with a loop device over it, and a loop device over a mounted volume. That any other program, such \
+as a virtual machine, has a file open is not seen. The root directory belongs to the user who formats.";
 
 const EXAMPLES: &str = "\
 Examples:
