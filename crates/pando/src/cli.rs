@@ -19,7 +19,8 @@ Exit status:
   0  all was done
   1  something failed, and was named on standard error
   2  the command line was wrong
-  'pando check': 0 clean, 1 problems found and listed, 2 could not run
+  141  who reads standard output has closed it
+  'pando check': 0 clean, 1 problems found and listed, 2 could not run to its end
 
 Examples:
   pando format --size 4G disk.img

@@ -95,10 +95,17 @@ fn sections(text: &str) -> Roff {
 fn exit_status(command: &str) -> &'static str {
     match command {
         "check" => {
-            "0 if the volume is clean; 1 if problems were found and listed; 2 if the check could not run."
+            "0 if the volume is clean; 1 if problems were found and listed; 2 if the check could not run to its end, or the command line was \
+             wrong; 141 if who reads standard output has closed it."
+        }
+        "mount" | "umount" => {
+            "0 if all was done; 1 if something failed, and was named on standard error; 2 if the command line was wrong. As the helper that \
+             mount(8) or umount(8) calls, mount.fuse.pando or umount.fuse.pando: 0 if all was done; 1 if the command line or an option was \
+             wrong; 32 if the mount or the unmount failed."
         }
         _ => {
-            "0 if all was done; 1 if something failed, and was named on standard error; 2 if the command line was wrong."
+            "0 if all was done; 1 if something failed, and was named on standard error; 2 if the command line was wrong; 141 if who reads \
+             standard output has closed it."
         }
     }
 }

@@ -267,6 +267,13 @@ fn manual_pages_and_completions_are_there_for_every_command() {
     }
     let page = fs::read_to_string(sandbox.path("pages/pando-snapshot-create.8")).unwrap();
     assert!(page.contains("writable"), "{page}");
+    // The helpers have exit statuses of their own.
+    for (command, words) in
+        [("mount", "32 if the mount"), ("umount", "umount.fuse.pando: 0"), ("ls", "141 if")]
+    {
+        let page = fs::read_to_string(sandbox.path(format!("pages/pando-{command}.8"))).unwrap();
+        assert!(page.contains(words), "{page}");
+    }
 }
 
 /// Whoever has a part of a volume was told to make one in its place.
