@@ -22,6 +22,7 @@ use crate::commands::umount::{self, Unmounted};
 use crate::control::{self, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
 use crate::mount_options::{MountSettings, OptionError};
+use crate::mounts;
 
 /// Exit status of mount(8) and umount(8) for a mount or an unmount that failed.
 const FAILED: u8 = 32;
@@ -136,12 +137,13 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     options.retain(|option| option != "remount");
     let is_remount = options.len() < before;
     let mut known = Vec::new();
+    let mut settings = MountSettings::default();
     for option in options {
         // As /proc/self/mountinfo shows what is mounted, which mount(8) passes on.
         if is_remount && OF_THE_KERNEL.iter().any(|name| option.starts_with(name)) {
             continue;
         }
-        match MountSettings::default().add(&option) {
+        match settings.add(&option) {
             Ok(()) => known.push(option),
             Err(OptionError::Unknown(_)) if args.sloppy => {}
             Err(error) => {
@@ -155,6 +157,11 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     if is_remount {
         return status(remount(&args.mountpoint, &known).map(|()| Status::Success), FAILED);
+    }
+    // mount(8) knows by its source that a volume is mounted, and a snapshot has another one than its line in /etc/fstab.
+    let is_there = |name: &String| mounts::is_snapshot_at(&args.volume, name, &args.mountpoint);
+    if settings.snapshot.as_ref().is_some_and(is_there) {
+        return ExitCode::SUCCESS;
     }
     status(mount::in_background(args.volume, args.mountpoint, known), FAILED)
 }

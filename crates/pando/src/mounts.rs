@@ -13,6 +13,8 @@ use pando_fuse::mount_table::{MountEntry, mounted, mounted_at, mounted_of_any_ty
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 
+use crate::snapshots::mount_source;
+
 /// The mount of the PandoFS volume at `volume`, if there is one.
 pub fn of_volume(volume: &Path) -> Option<MountEntry> {
     let volume = volume.canonicalize().ok()?;
@@ -22,6 +24,14 @@ pub fn of_volume(volume: &Path) -> Option<MountEntry> {
 /// The same, unless its daemon was killed: then nobody has the volume.
 pub fn served(volume: &Path) -> Option<MountEntry> {
     of_volume(volume).filter(|mount| !is_dead(&mount.mountpoint))
+}
+
+/// Whether what is mounted at a directory is this snapshot already, and is served.
+pub fn is_snapshot_at(volume: &Path, name: &str, mountpoint: &Path) -> bool {
+    let Ok(volume) = volume.canonicalize() else { return false };
+    let source = mount_source(&volume, name);
+    let mount = mounted_at(mountpoint).ok().flatten().filter(|mount| mount.source == source);
+    mount.is_some_and(|mount| !is_dead(&mount.mountpoint))
 }
 
 /// Whether nobody answers for what is mounted there any more. Asked anew: the kernel knows the attributes of a root, whoever serves it.

@@ -90,9 +90,15 @@ pub fn run(args: &MountArgs) -> Result<Status> {
     }
     if let Some(name) = &settings.snapshot
         && !args.daemon
-        && let Some(mount) = mounts::served(&args.volume)
     {
-        return beside(args, name, &mount);
+        if mounts::is_snapshot_at(&args.volume, name, &args.mountpoint) {
+            let (name, volume) = (shown(name.as_bytes()), args.volume.display());
+            let mountpoint = args.mountpoint.display();
+            return Err(Failure::new(format!("{name} of {volume} is mounted on {mountpoint} already")));
+        }
+        if let Some(mount) = mounts::served(&args.volume) {
+            return beside(args, name, &mount);
+        }
     }
     if !args.foreground && !args.daemon {
         return start(args);

@@ -8,5 +8,6 @@ mod counting;
 mod mount;
 mod mounted;
 mod round_trip;
+mod snapshot_mounts;
 mod transfer;
 mod volumes;

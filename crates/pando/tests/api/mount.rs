@@ -20,13 +20,13 @@ use tempfile::TempDir;
 const TIME_OUT: Duration = Duration::from_secs(600);
 
 /// A volume and a directory to mount it on.
-struct Place {
-    directory: TempDir,
+pub struct Place {
+    pub directory: TempDir,
 }
 
 impl Place {
     /// `None`, said aloud, where nothing can be mounted.
-    fn new(test: &str) -> Option<Self> {
+    pub fn new(test: &str) -> Option<Self> {
         let fuse = File::options().read(true).write(true).open("/dev/fuse");
         if fuse.is_err() || !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED {test}: it needs /dev/fuse and root");
@@ -38,36 +38,36 @@ impl Place {
         Some(place)
     }
 
-    fn mountpoint(&self) -> PathBuf {
+    pub fn mountpoint(&self) -> PathBuf {
         self.directory.path().join("mnt")
     }
 
-    fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         self.mountpoint().join("file")
     }
 
-    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+    pub fn command(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new("timeout");
         command.arg("--kill-after=5").arg(TIME_OUT.as_secs().to_string()).arg(program).args(arguments);
         command.current_dir(self.directory.path());
         command
     }
 
-    fn run(&self, program: &Path, arguments: &[&str]) -> Ended {
+    pub fn run(&self, program: &Path, arguments: &[&str]) -> Ended {
         let output = self.command(program, arguments).output().unwrap();
         Ended { line: arguments.join(" "), output }
     }
 
-    fn pando(&self, arguments: &[&str]) -> Ended {
+    pub fn pando(&self, arguments: &[&str]) -> Ended {
         self.run(Path::new(env!("CARGO_BIN_EXE_pando")), arguments)
     }
 
-    fn mount(&self) {
+    pub fn mount(&self) {
         self.pando(&["mount", "volume", "mnt"]).expect_success();
     }
 
     /// Mounts with a daemon that writes to standard error what it has to say.
-    fn mount_in_foreground(&self, stderr: Stdio) -> Child {
+    pub fn mount_in_foreground(&self, stderr: Stdio) -> Child {
         self.mount_by(env!("CARGO_BIN_EXE_pando"), &[], stderr)
     }
 
@@ -86,23 +86,23 @@ impl Place {
         daemon
     }
 
-    fn unmount(&self) {
+    pub fn unmount(&self) {
         self.pando(&["umount", "mnt"]).expect_success();
     }
 
     /// All that is mounted in its directory.
-    fn mountpoints(&self) -> Vec<PathBuf> {
+    pub fn mountpoints(&self) -> Vec<PathBuf> {
         let directory = self.directory.path().canonicalize().unwrap();
         let mounted = pando_fuse::mount_table::mounted().unwrap().into_iter();
         mounted.map(|entry| entry.mountpoint).filter(|path| path.starts_with(&directory)).collect()
     }
 
-    fn is_mounted(&self) -> bool {
+    pub fn is_mounted(&self) -> bool {
         pando_fuse::mount_table::mounted_at(&self.mountpoint()).unwrap().is_some()
     }
 
     /// The process that serves the mount.
-    fn daemon(&self) -> Pid {
+    pub fn daemon(&self) -> Pid {
         self.daemon_of(&self.mountpoint())
     }
 
@@ -119,7 +119,7 @@ impl Place {
     }
 
     /// Signals the daemon, and waits for its end if it is to end at once.
-    fn signal(&self, daemon: Pid, signal: Signal, ends: bool) {
+    pub fn signal(&self, daemon: Pid, signal: Signal, ends: bool) {
         let process = rustix::process::pidfd_open(daemon, PidfdFlags::empty()).unwrap();
         rustix::process::pidfd_send_signal(&process, signal).unwrap();
         if ends {
@@ -172,26 +172,26 @@ impl Drop for Place {
     }
 }
 
-struct Ended {
+pub struct Ended {
     line: String,
     output: Output,
 }
 
 impl Ended {
-    fn status(&self) -> i32 {
+    pub fn status(&self) -> i32 {
         self.output.status.code().unwrap_or(-1)
     }
 
-    fn stderr(&self) -> String {
+    pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
 
-    fn expect_success(&self) {
+    pub fn expect_success(&self) {
         assert_eq!(self.status(), 0, "{}: {}", self.line, self.stderr());
     }
 
     /// One sentence on standard error, with these words in it.
-    fn expect_failure(&self, status: i32, words: &str) {
+    pub fn expect_failure(&self, status: i32, words: &str) {
         assert_eq!(self.status(), status, "{}: {}", self.line, self.stderr());
         assert!(self.stderr().contains(words), "{}: {}", self.line, self.stderr());
     }
@@ -354,35 +354,6 @@ fn a_signal_that_finds_nothing_to_unmount_is_answered_in_the_log() {
     assert!(said.contains("mounted nowhere"), "{said}");
     drop(file);
     assert!(daemon.wait().unwrap().success());
-}
-
-/// The volume was taken for unmounted, and whoever unmounted the snapshot waited for its end.
-#[test]
-fn a_snapshot_is_unmounted_while_its_volume_is_mounted_elsewhere() {
-    let Some(place) = Place::new("a_snapshot_is_unmounted_while_its_volume_is_mounted_elsewhere") else {
-        return;
-    };
-    place.mount();
-    let [bound, snapshot] = ["bound", "snapshot"].map(|name| place.directory.path().join(name));
-    fs::create_dir(&bound).unwrap();
-    fs::create_dir(&snapshot).unwrap();
-    place.pando(&["snapshot", "create", "mnt", "taken"]).expect_success();
-    place.pando(&["mount", "-o", "snapshot=taken", "volume", "snapshot"]).expect_success();
-    // They changed the volume, and left out what its own mount had not written.
-    for change in [
-        &["create", "snapshot", "other"][..],
-        &["delete", "snapshot", "taken"],
-        &["rollback", "snapshot", "taken"],
-    ] {
-        place
-            .pando(&[&["snapshot"], change].concat())
-            .expect_failure(1, "name the mount point of the volume");
-    }
-    rustix::mount::mount_bind(place.mountpoint(), &bound).unwrap();
-    pando_fuse::mount_point::unmount(&place.mountpoint(), false).unwrap();
-    place.pando(&["umount", "snapshot"]).expect_success();
-    assert_eq!(place.mountpoints(), [bound]);
-    place.pando(&["umount", "bound"]).expect_success();
 }
 
 /// The end of a terminal killed a daemon in the foreground, and what was not synced was lost.
