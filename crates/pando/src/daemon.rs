@@ -135,11 +135,17 @@ fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>)> {
     };
     let device = opened.map_err(|error| {
         // Whoever has it is most likely a mount, and its mount point is what the user wants to know.
-        let mounted = pando_fuse::mount_table::mounted().unwrap_or_default();
-        match mounted.into_iter().find(|entry| mounts::is_of(entry, &service.volume)) {
-            Some(entry) => {
+        let mut mounted = pando_fuse::mount_table::mounted().unwrap_or_default();
+        mounted.retain(|entry| mounts::is_of(entry, &service.volume));
+        let of_volume = mounted.iter().find(|entry| entry.source == service.volume);
+        match of_volume.or(mounted.first()) {
+            Some(entry) if of_volume.is_some() => {
                 Failure::new(format!("{volume} is mounted on {} already", entry.mountpoint.display()))
             }
+            Some(entry) => Failure::new(format!(
+                "cannot mount {volume}: its snapshot that is mounted on {} keeps it open; unmount that first, and mount it after the volume",
+                entry.mountpoint.display()
+            )),
             None => {
                 let user =
                     matches!(error, DeviceError::InUse { .. }).then(|| mounts::user_of(&service.volume));

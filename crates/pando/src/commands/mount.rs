@@ -7,8 +7,10 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use pando_device::{Access, DeviceError, FileDevice};
 use pando_fuse::MountEntry;
 use serde_json::json;
 
@@ -19,6 +21,9 @@ use crate::mount_options::{MountSettings, OptionError, cache_bytes};
 use crate::mounts;
 use crate::output::shown;
 use crate::write_out::write_out_mount;
+
+/// So long a daemon may take to have a volume mounted of which a snapshot is to be mounted: with a log to be replayed, some seconds.
+const MOUNTING_TIME_MAX: Duration = Duration::from_secs(30);
 
 const ABOUT: &str = "\
 Mounts a volume on a directory and returns when it is usable; a daemon serves it until it is unmounted. After a crash \
@@ -60,7 +65,10 @@ Mount options:
   show_snapshots           list .snapshots in the root directory; hide_snapshots (default) does not
   snapshot=NAME            mount this snapshot alone, read-only, also while the volume is mounted: the daemon that has it
                            serves it, with the options of that mount where they concern the volume; of a writable
-                           snapshot the mount shows what it is now, and nothing that is changed in it later
+                           snapshot the mount shows what it is now, and nothing that is changed in it later; if another
+                           process has the volume for itself, as a daemon that is about to mount it does, half a minute
+                           is waited for that mount; mounted before the volume, a snapshot has a daemon of its own, and
+                           keeps the volume from being mounted
   transport=WAY            how requests come from the kernel: uring, dev (/dev/fuse), or auto (default)
   nodiscard                do not tell the device which extents are free
   cache=SIZE               memory for the node cache, as --cache (default: a quarter of the memory there is)
@@ -74,8 +82,9 @@ Examples:
   mount -o remount,ro /mnt
   pando mount -o snapshot=monday disk.img /media
 
-In /etc/fstab:
-  /srv/disk.img  /mnt  fuse.pando  defaults,nofail  0  0";
+In /etc/fstab, where systemd has to be told that a snapshot is mounted after its volume:
+  /srv/disk.img  /mnt    fuse.pando  defaults,nofail  0  0
+  /srv/disk.img  /media  fuse.pando  snapshot=monday,nofail,x-systemd.requires-mounts-for=/mnt  0  0";
 
 /// A list of options that is understood.
 fn checked(list: &str) -> Result<String, OptionError> {
@@ -96,7 +105,7 @@ pub fn run(args: &MountArgs) -> Result<Status> {
             let mountpoint = args.mountpoint.display();
             return Err(Failure::new(format!("{name} of {volume} is mounted on {mountpoint} already")));
         }
-        if let Some(mount) = mounts::served(&args.volume) {
+        if let Some(mount) = awaited(&args.volume) {
             return beside(args, name, &mount);
         }
     }
@@ -115,6 +124,23 @@ pub fn run(args: &MountArgs) -> Result<Status> {
 /// Mounts in the background with these options, as the helper of mount(8) does.
 pub fn in_background(volume: PathBuf, mountpoint: PathBuf, options: Vec<String>) -> Result<Status> {
     run(&MountArgs { options, cache: None, foreground: false, daemon: false, volume, mountpoint })
+}
+
+/// The mount of the volume. Who has the volume for himself may be a daemon that has not got as far, as where both are lines of /etc/fstab.
+fn awaited(volume: &Path) -> Option<MountEntry> {
+    let end = Instant::now() + MOUNTING_TIME_MAX;
+    let mut mount = mounts::served(volume);
+    while mount.is_none() {
+        // That it is in use takes a second to say.
+        let is_in_use = matches!(FileDevice::open(volume, Access::ReadOnly), Err(DeviceError::InUse { .. }));
+        // Before the mounts are looked at once more: that of the daemon itself is such a use.
+        let is_over = !is_in_use || mounts::user_of(volume).is_some() || Instant::now() >= end;
+        mount = mounts::served(volume);
+        if is_over {
+            break;
+        }
+    }
+    mount
 }
 
 /// Mounts a snapshot of a volume that is mounted: its daemon does.

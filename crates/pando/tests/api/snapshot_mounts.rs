@@ -2,6 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use pando_device::{Access, FileDevice};
 
 use crate::mount::Place;
 
@@ -67,5 +72,33 @@ fn a_snapshot_is_mounted_once_at_a_place() {
             place.pando(&["umount", "snapshot"]).expect_success();
         }
     }
+    place.unmount();
+}
+
+/// Of two lines of /etc/fstab, which are mounted at the same time, one failed.
+#[test]
+fn a_snapshot_waits_for_the_mount_of_its_volume_that_is_under_way() {
+    let Some(place) = Place::new("a_snapshot_waits_for_the_mount_of_its_volume_that_is_under_way") else {
+        return;
+    };
+    fs::create_dir(place.directory.path().join("snapshot")).unwrap();
+    place.pando(&["snapshot", "create", "volume", "taken"]).expect_success();
+    let arguments = ["mount", "-o", "snapshot=taken", "volume", "snapshot"];
+    // As a daemon does that replays the log.
+    let held = FileDevice::open(place.directory.path().join("volume"), Access::Exclusive).unwrap();
+    let mut mounting = place.command(Path::new(env!("CARGO_BIN_EXE_pando")), &arguments);
+    let mut mounting = mounting.stderr(Stdio::piped()).spawn().unwrap();
+    // Longer than anybody waits for a passing use.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(mounting.try_wait().unwrap(), None, "it does not wait");
+    drop(held);
+    let mounted = mounting.wait_with_output().unwrap();
+    assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
+    // It came first; the other way round they cannot be.
+    place.pando(&["mount", "volume", "mnt"]).expect_failure(1, "mount it after the volume");
+    place.pando(&["umount", "snapshot"]).expect_success();
+    place.mount();
+    place.pando(&arguments).expect_success();
+    place.pando(&["umount", "snapshot"]).expect_success();
     place.unmount();
 }

@@ -193,7 +193,7 @@ snapshot create "$M" two
 "$PANDO" mount -o snapshot=two "$IMAGE" "$S"
 umount -i "$M"
 test "$(cat "$S/a/b/file")" = one
-refused "is mounted on $S already" "$PANDO" mount "$IMAGE" "$M"
+refused "snapshot that is mounted on $S keeps it open" "$PANDO" mount "$IMAGE" "$M"
 "$PANDO" umount "$S"
 "$PANDO" check "$IMAGE" > /dev/null
 # Who waits for that is told for what.
