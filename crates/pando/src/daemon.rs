@@ -18,6 +18,7 @@ use pando_engine::Options;
 use pando_fs::clock::{Clock, SystemClock};
 use pando_fs::{FileSystem, Operations};
 use pando_fuse::{MountError, MountOptions, Notifier, Session, Unmounter, VfsOption};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -68,6 +69,10 @@ pub fn serve(service: Service) -> Result<()> {
     let of_panics = log.clone();
     stop_on_panic(move |sentence| of_panics.error(sentence));
     let (fs, claim) = open(&service)?;
+    if service.background && !is_waited_for() {
+        return close(fs)
+            .map_err(|error| Failure::new(format!("cannot close {}: {error}", service.volume.display())));
+    }
     let mounts = Arc::new(SnapshotMounts::default());
     // From before there is a mount: one that nobody serves would be left. Should mounting hang, only SIGKILL ends it.
     let signals = signals()?;
@@ -85,8 +90,12 @@ pub fn serve(service: Service) -> Result<()> {
     let control = start_control(&answerer, &session, service.settings.snapshot.as_deref(), &service.settings);
     stop_on_signals(signals, unmounter.clone(), answerer.clone(), log.clone())?;
     if service.background {
-        detach(log.clone())
+        let is_heard = detach(log.clone())
             .map_err(|error| Failure::new(format!("cannot detach from the terminal: {}", io_text(&error))))?;
+        if !is_heard {
+            // As if told to end; should that fail, there is a mount that nobody waits for, and which can be unmounted.
+            let _ = signal_hook::low_level::raise(SIGTERM);
+        }
     }
 
     let served = session.run();
@@ -397,9 +406,18 @@ fn is_ignored(signal: i32) -> bool {
     ignored & 1 << (signal - 1) != 0
 }
 
-/// Tells the parent that the mount is usable, and lets go of its terminal and its directory. What the engine says on
+/// Whether the one who started this daemon still waits for its word. Interrupted while a log is replayed, he wants no mount.
+fn is_waited_for() -> bool {
+    let stdout = std::io::stdout();
+    // That nobody is left to read is told whatever is asked for.
+    let mut told = [PollFd::new(&stdout, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !poll(&mut told, Some(&now)).is_ok_and(|_| told[0].revents().contains(PollFlags::ERR))
+}
+
+/// Tells the parent that the mount is usable, and lets go of its terminal and its directory; false if nobody is left to hear it. What the engine says on
 /// standard error from now on goes to the log.
-fn detach(log: Arc<Log>) -> std::io::Result<()> {
+fn detach(log: Arc<Log>) -> std::io::Result<bool> {
     std::env::set_current_dir("/")?;
     let nowhere = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     let (said, stderr) = std::io::pipe()?;
@@ -410,8 +428,7 @@ fn detach(log: Arc<Log>) -> std::io::Result<()> {
         }
     })?;
     let mut stdout = std::io::stdout();
-    // Nobody may be left to hear it, and the mount is usable all the same.
-    let _ = stdout.write_all(READY).and_then(|()| stdout.flush());
+    let is_heard = stdout.write_all(READY).and_then(|()| stdout.flush()).is_ok();
     for result in [
         rustix::stdio::dup2_stdin(&nowhere),
         rustix::stdio::dup2_stdout(&nowhere),
@@ -419,7 +436,7 @@ fn detach(log: Arc<Log>) -> std::io::Result<()> {
     ] {
         result.map_err(|errno| std::io::Error::other(errno_text(errno)))?;
     }
-    Ok(())
+    Ok(is_heard)
 }
 
 /// The kernel has unmounted the volume, and umount(2) waits for this to return. Tells whether the volume is closed. What fails comes up again when it is

@@ -4,7 +4,7 @@
 //! timeout(1), so that a hang is a failure with a name.
 
 use std::fs::{self, File, Permissions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
@@ -372,6 +372,38 @@ fn a_daemon_in_the_foreground_unmounts_when_its_terminal_goes() {
     assert_eq!(fs::read_to_string(place.file()).unwrap(), "kept");
     place.unmount();
     assert!(daemon.wait().unwrap().success());
+}
+
+/// The mount came later all the same, and nobody knew of it.
+#[test]
+fn a_mount_that_is_interrupted_does_not_come() {
+    let Some(place) = Place::new("a_mount_that_is_interrupted_does_not_come") else { return };
+    let start = |stdout: PipeWriter| {
+        let arguments = ["mount", "--daemon", "volume", "mnt"];
+        let mut daemon = place.command(Path::new(env!("CARGO_BIN_EXE_pando")), &arguments);
+        daemon.stdout(stdout).spawn().unwrap()
+    };
+    // Before there is a mount: while a log is replayed, say.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert!(start(writer).wait().unwrap().success());
+    assert!(!place.is_mounted());
+    // When it is there, and the word that it is cannot be said.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let bytes = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+    writer.write_all(&vec![0; bytes]).unwrap();
+    let mut daemon = start(writer);
+    let started = Instant::now();
+    while !place.is_mounted() {
+        assert!(started.elapsed() < TIME_OUT, "the mount does not come");
+        std::thread::yield_now();
+    }
+    drop(reader);
+    assert!(daemon.wait().unwrap().success());
+    assert!(!place.is_mounted());
+    let info = place.pando(&["info", "--json", "volume"]);
+    info.expect_success();
+    assert_eq!(serde_json::from_slice::<Value>(&info.output.stdout).unwrap()["clean"], true);
 }
 
 /// The daemon kept what the shell that called it had open, and with it a lock, until the volume was unmounted.
