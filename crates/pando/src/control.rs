@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use pando_device::peer::peer;
 use rustix::fs::OFlags;
-use rustix::process::Pid;
+use rustix::process::{Pid, Uid};
 use serde_json::{Value, json};
 
 /// Bytes of a piece, at most.
@@ -66,14 +66,54 @@ impl std::error::Error for ControlError {}
 
 /// The directory for the sockets of this user's daemons.
 pub fn own_directory() -> PathBuf {
-    if rustix::process::geteuid().is_root() {
-        return ROOT_DIRECTORY.into();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    own_directories(rustix::process::geteuid(), runtime).swap_remove(0)
+}
+
+/// Where this user's daemons may have their sockets, with the directory for new ones first: one that was started by another session, by cron or by
+/// sudo has, or had, another `XDG_RUNTIME_DIR`, or none.
+fn own_directories(user: Uid, runtime: Option<PathBuf>) -> Vec<PathBuf> {
+    if user.is_root() {
+        return vec![ROOT_DIRECTORY.into()];
     }
     // Its specification has relative paths passed over.
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|directory| directory.is_absolute()) {
-        Some(directory) => directory.join("pando"),
-        None => format!("/tmp/pando-{}", rustix::process::geteuid().as_raw()).into(),
+    let runtime = runtime.filter(|directory| directory.is_absolute());
+    let of_session = Path::new("/run/user").join(user.to_string());
+    let shared = PathBuf::from(format!("/tmp/pando-{user}"));
+    let mut directories = match runtime {
+        Some(runtime) => vec![runtime.join("pando"), of_session.join("pando"), shared],
+        None => vec![shared, of_session.join("pando")],
+    };
+    directories.dedup();
+    directories
+}
+
+/// Where a daemon may have its socket, and the user whose directory that must be.
+fn candidates() -> Vec<(PathBuf, Uid)> {
+    let user = rustix::process::geteuid();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let mut candidates: Vec<_> =
+        own_directories(user, runtime).into_iter().map(|directory| (directory, user)).collect();
+    if !user.is_root() {
+        candidates.push((ROOT_DIRECTORY.into(), Uid::ROOT));
     }
+    candidates
+}
+
+/// Connects to the socket of a device number in the first directory that has a good one.
+fn connect(candidates: &[(PathBuf, Uid)], device: &str) -> io::Result<UnixStream> {
+    let mut told = io::Error::from(io::ErrorKind::NotFound);
+    for (directory, owner) in candidates {
+        let connected = check_directory(directory, owner.as_raw())
+            .and_then(|()| UnixStream::connect(socket_in(directory, device)));
+        match connected {
+            Ok(stream) => return Ok(stream),
+            // Which error to tell: that of the first that is there.
+            Err(error) if told.kind() == io::ErrorKind::NotFound => told = error,
+            Err(_) => {}
+        }
+    }
+    Err(told)
 }
 
 /// The socket of the daemon that serves a device number, `major:minor`.
@@ -114,13 +154,17 @@ pub fn is_dead(device: &str, error: &ControlError) -> bool {
     if !matches!(error, ControlError::Unreachable(error) if refused(error)) {
         return false;
     }
-    let directory = own_directory();
-    let socket = socket_in(&directory, device);
-    // If it stays, the next daemon with this number removes it.
-    if let Ok(_lock) = lock_directory(&directory)
-        && UnixStream::connect(&socket).is_err_and(|error| refused(&error))
-    {
-        let _ = std::fs::remove_file(socket);
+    let user = rustix::process::geteuid();
+    for (directory, _) in candidates().iter().filter(|(_, owner)| *owner == user) {
+        let socket = socket_in(directory, device);
+        // If it stays, the next daemon with this number removes it. No lock is left where there is none.
+        if check_directory(directory, user.as_raw()).is_ok()
+            && socket.symlink_metadata().is_ok()
+            && let Ok(_lock) = lock_directory(directory)
+            && UnixStream::connect(&socket).is_err_and(|error| refused(&error))
+        {
+            let _ = std::fs::remove_file(socket);
+        }
     }
     true
 }
@@ -133,19 +177,8 @@ pub struct Connection {
 impl Connection {
     /// Connects to the daemon that serves this device number, be it this user's or root's.
     pub fn open(device: &str) -> Result<Self, ControlError> {
-        let connect = |directory: &Path, owner| {
-            check_directory(directory, owner)?;
-            UnixStream::connect(socket_in(directory, device))
-        };
-        let own = connect(&own_directory(), rustix::process::geteuid().as_raw());
-        let stream = own.or_else(|error| {
-            // Which error to tell: that of the socket that exists.
-            connect(Path::new(ROOT_DIRECTORY), 0).map_err(|other| match error.kind() {
-                io::ErrorKind::NotFound => other,
-                _ => error,
-            })
-        });
-        Ok(Self { stream: BufReader::new(stream.map_err(ControlError::Unreachable)?) })
+        let stream = connect(&candidates(), device).map_err(ControlError::Unreachable)?;
+        Ok(Self { stream: BufReader::new(stream) })
     }
 
     /// The daemon's process, unless it is outside of our pid namespace.
@@ -336,5 +369,47 @@ fn answer(line: &str) -> Result<Value, ControlError> {
     match answer.get("error").and_then(Value::as_str) {
         Some(sentence) => Err(ControlError::Refused(sentence.to_owned())),
         None => Err(ControlError::Ended),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A user's daemon that was started from another session was not found.
+    #[test]
+    fn a_daemon_is_found_wherever_it_may_have_its_socket() {
+        let user = Uid::from_raw(1000);
+        let of = |runtime: Option<&str>| own_directories(user, runtime.map(PathBuf::from));
+        let [session, shared] = ["/run/user/1000/pando", "/tmp/pando-1000"].map(PathBuf::from);
+        assert_eq!(of(Some("/x")), [Path::new("/x/pando"), &session, &shared]);
+        assert_eq!(of(Some("/run/user/1000")), [session.clone(), shared.clone()]);
+        for none in [None, Some("relative")] {
+            assert_eq!(of(none), [shared.clone(), session.clone()]);
+        }
+        assert_eq!(own_directories(Uid::ROOT, Some("/x".into())), [Path::new(ROOT_DIRECTORY)]);
+
+        let above = tempfile::tempdir().unwrap();
+        let owner = rustix::process::geteuid();
+        let candidates = ["none", "dead", "open", "good"].map(|name| (above.path().join(name), owner));
+        let listen = |directory: &Path| {
+            std::fs::create_dir(directory).unwrap();
+            UnixListener::bind(socket_in(directory, "0:52")).unwrap()
+        };
+        let fails = |kind| connect(&candidates, "0:52").is_err_and(|error| error.kind() == kind);
+        assert!(fails(io::ErrorKind::NotFound));
+        drop(listen(&candidates[1].0));
+        assert!(fails(io::ErrorKind::ConnectionRefused));
+        // Whoever can write there could be anybody.
+        let _open = listen(&candidates[2].0);
+        std::fs::set_permissions(&candidates[2].0, PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(fails(io::ErrorKind::ConnectionRefused));
+        let good = listen(&candidates[3].0);
+        good.set_nonblocking(true).unwrap();
+        assert!(connect(&candidates, "0:52").is_ok());
+        assert!(good.accept().is_ok(), "it is another one's");
     }
 }
