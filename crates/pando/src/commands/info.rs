@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use pando_device::{Access, DeviceError, FileDevice};
 use pando_format::Superblock;
 use pando_format::version::FORMAT_VERSION;
 use pando_fuse::mount_table::{MountEntry, mounted_at};
@@ -15,12 +16,13 @@ use crate::output::{Output, put_name, shown};
 use crate::raw::RawVolume;
 use crate::size::human;
 use crate::time::{DateTime, from_epoch};
-use crate::volume::{Purpose, Volume, name};
+use crate::volume::{Purpose, Volume, device_failure, name};
 use crate::{mounts, usage};
 
 const ABOUT: &str = "\
 Shows what a volume is: its size and how full it is, its label and id, its geometry and its state. It may be \
-mounted meanwhile. A volume that is not mounted is opened for reading to tell how full it is; nothing is written.";
+mounted meanwhile. A volume that is not mounted is opened for reading to tell how full it is; nothing is written. Where \
+another process has it for itself, as a daemon in another mount namespace, that is left out.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +36,7 @@ pub struct InfoArgs {
     /// An image file, a block device, or a directory that a volume is mounted on.
     #[arg(value_name = "PATH|MOUNTPOINT")]
     path: PathBuf,
-    /// Print a JSON object.
+    /// Print a JSON object; if another process has the volume for itself, `in_use` says so, and what cannot be told is null.
     #[arg(long)]
     json: bool,
 }
@@ -47,18 +49,21 @@ pub fn run(args: &InfoArgs) -> Result<Status> {
         None => (args.path.clone(), mounts::served(&args.path)),
     };
     let superblock = RawVolume::open(&volume)?.newest_superblock(&volume)?;
+    let in_use = if mount.is_none() { in_use(&volume) } else { None };
     let (space, usage) = match &mount {
-        Some(mount) => (space_of_mount(mount)?, control::request(&mount.device, "usage").ok()),
-        None => space_of_volume(&volume)?,
+        Some(mount) => (Some(space_of_mount(mount)?), control::request(&mount.device, "usage").ok()),
+        None if in_use.is_some() => (None, None),
+        None => space_of_volume(&volume).map(|(space, usage)| (Some(space), usage))?,
     };
     let transport = mount.as_ref().and_then(transport_of);
     let mut output = Output::new();
     if args.json {
         let mut object = to_json(&volume, mount.as_ref(), transport, &superblock, space);
         object["usage"] = usage.unwrap_or_default();
+        object["in_use"] = json!(in_use);
         output.json(&object)?;
     } else {
-        print(&mut output, &volume, mount.as_ref(), &superblock, space)?;
+        print(&mut output, &volume, mount.as_ref(), &superblock, space, in_use.as_deref())?;
         if let Some(transport) = transport {
             output.line(format!("{:>11}: {transport}", "Transport"))?;
         }
@@ -91,6 +96,12 @@ struct Space {
     available: u64,
 }
 
+impl Space {
+    fn used(&self) -> u64 {
+        self.capacity.saturating_sub(self.free)
+    }
+}
+
 fn space_of_mount(mount: &MountEntry) -> Result<Space> {
     let stat = rustix::fs::statvfs(&mount.mountpoint).map_err(|error| {
         let why = crate::failure::errno_text(error);
@@ -98,6 +109,18 @@ fn space_of_mount(mount: &MountEntry) -> Result<Space> {
     })?;
     let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
     Ok(Space { capacity: bytes(stat.f_blocks), free: bytes(stat.f_bfree), available: bytes(stat.f_bavail) })
+}
+
+/// That somebody has a volume for himself, as a sentence.
+fn in_use(path: &Path) -> Option<String> {
+    match FileDevice::open(path, Access::ReadOnly) {
+        Err(error @ DeviceError::InUse { .. }) => match device_failure(path, &error) {
+            Failure::Sentence(sentence) => Some(sentence),
+            Failure::OutputClosed => None,
+        },
+        // What else is wrong comes up when it is opened.
+        _ => None,
+    }
 }
 
 /// How full it is and, if it can be counted, by what.
@@ -123,7 +146,7 @@ fn to_json(
     mount: Option<&MountEntry>,
     transport: Option<String>,
     superblock: &Superblock,
-    space: Space,
+    space: Option<Space>,
 ) -> Value {
     let mut object = Map::new();
     put_name(&mut object, "path", path.as_os_str().as_encoded_bytes());
@@ -139,9 +162,9 @@ fn to_json(
         ("label", json!(label)),
         ("format_version", json!(FORMAT_VERSION)),
         ("size", json!(capacity)),
-        ("node_space", json!(space.capacity)),
-        ("used", json!(space.capacity.saturating_sub(space.free))),
-        ("available", json!(space.available)),
+        ("node_space", json!(space.map(|space| space.capacity))),
+        ("used", json!(space.map(|space| space.used()))),
+        ("available", json!(space.map(|space| space.available))),
         ("log_bytes", json!(log.length)),
         ("node_bytes", json!(node_bytes)),
         ("basement_bytes", json!(basement_bytes)),
@@ -161,27 +184,34 @@ fn print(
     path: &Path,
     mount: Option<&MountEntry>,
     superblock: &Superblock,
-    space: Space,
+    space: Option<Space>,
+    in_use: Option<&str>,
 ) -> Result<()> {
     let Superblock { label, node_bytes, basement_bytes, fanout, compression, clean, .. } = superblock;
     let Superblock { checkpoint, epoch, capacity, log, created, written, .. } = superblock;
     let state = match (mount, clean) {
+        _ if in_use.is_some() => "in use".to_owned(),
         (Some(mount), _) => format!("mounted on {}", shown(mount.mountpoint.as_os_str().as_encoded_bytes())),
         (None, true) => "clean".to_owned(),
         (None, false) => "not closed; the next mount replays the log".to_owned(),
     };
     let label = if label.is_empty() { "none".to_owned() } else { shown(label.as_bytes()) };
-    let used = space.capacity.saturating_sub(space.free);
+    let used = match space {
+        Some(space) => format!(
+            "{} of {}, {} available",
+            human(space.used()),
+            human(space.capacity),
+            human(space.available)
+        ),
+        None => format!("not known, since {}", in_use.unwrap_or_default()),
+    };
     let lines = [
         ("Volume", name(path)),
         ("State", state),
         ("Label", label),
         ("Id", uuid(&superblock.volume)),
         ("Size", format!("{} ({capacity} bytes)", human(*capacity))),
-        (
-            "Used",
-            format!("{} of {}, {} available", human(used), human(space.capacity), human(space.available)),
-        ),
+        ("Used", used),
         ("Log", human(log.length)),
         (
             "Nodes",

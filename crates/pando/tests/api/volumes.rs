@@ -48,7 +48,17 @@ fn a_volume_in_use_is_left_alone() {
         sandbox.refused(args, 1, &["v.img is in use"]);
     }
     sandbox.refused(["check", "v.img"], 2, &["v.img is in use"]);
+    // What its superblock says can be told, as of a mount in another namespace.
+    let info = sandbox.json(["info", "--json", "v.img"]);
+    assert!(info["used"].is_null() && info["usage"].is_null() && info["size"] == 256 << 20, "{info}");
+    assert!(info["in_use"].as_str().unwrap().contains("v.img is in use"), "{info}");
+    let text = sandbox.lines(["info", "v.img"]).join("\n");
+    assert!(
+        text.contains("State: in use\n") && text.contains("Used: not known, since v.img is in use"),
+        "{text}"
+    );
     drop(held);
+    assert!(sandbox.json(["info", "--json", "v.img"])["in_use"].is_null());
     sandbox.ok(["ls", "v.img:/"]);
 }
 
