@@ -118,7 +118,14 @@ const VFS_OPTIONS: &[VfsOption] = &[
     option("norelatime", NONE, MountFlags::RELATIME),
     option("strictatime", MountFlags::STRICTATIME, NONE),
     option("nostrictatime", NONE, MountFlags::STRICTATIME),
+    option("lazytime", MountFlags::LAZYTIME, NONE),
+    option("nolazytime", NONE, MountFlags::LAZYTIME),
+    option("symfollow", NONE, MountFlags::NOSYMFOLLOW),
+    option("nosymfollow", MountFlags::NOSYMFOLLOW, NONE),
 ];
+
+/// Those that fusermount3 may refuse, and that are none of safety.
+const NOT_OF_HELPER: &[&str] = &["lazytime", "nolazytime", "symfollow"];
 
 impl VfsOption {
     /// The option of this name, if the kernel has it for any file system.
@@ -182,7 +189,8 @@ impl Appearance<'_> {
         if self.default_permissions {
             names.push("default_permissions".into());
         }
-        names.extend(self.vfs_options.iter().map(|option| option.name.to_owned()));
+        let of_kernel = self.vfs_options.iter().map(|option| option.name);
+        names.extend(of_kernel.filter(|name| !NOT_OF_HELPER.contains(name)).map(str::to_owned));
         names
     }
 }

@@ -125,9 +125,23 @@ impl std::fmt::Display for OptionError {
 
 impl std::error::Error for OptionError {}
 
-/// Words of /etc/fstab that are meant for others: mount(8), the boot scripts, the desktop.
+/// Words of /etc/fstab that are meant for others: mount(8), the boot scripts, the desktop; and of the kernel for other file systems than FUSE.
 const NOT_FOR_US: &[&str] = &[
-    "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "group", "_netdev", "nofail",
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "group",
+    "_netdev",
+    "nofail",
+    "silent",
+    "loud",
+    "iversion",
+    "noiversion",
 ];
 
 /// With less than a few nodes in memory every change waits until the last one has left it.
@@ -266,6 +280,14 @@ mod tests {
         let without = parsed("without=read_ahead,without=readdirplus+late_binding").unwrap().without;
         assert_eq!(without, [Technique::Readdirplus, Technique::LateBinding]);
         assert_eq!(parsed("").unwrap(), MountSettings::default());
+    }
+
+    /// mount(8) takes them for any file system.
+    #[test]
+    fn what_any_mount_may_be_told_is_understood() {
+        let kept = parsed("lazytime,nolazytime,nosymfollow,symfollow").unwrap();
+        assert_eq!(kept.vfs_options.len(), 4);
+        assert_eq!(parsed("silent,loud,iversion,noiversion").unwrap(), MountSettings::default());
     }
 
     #[test]

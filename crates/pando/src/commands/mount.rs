@@ -56,7 +56,7 @@ pub struct MountArgs {
 const OPTIONS_HELP: &str = "\
 Mount options:
   ro, rw                   refuse changes, or allow them (default)
-  noatime, nosuid, nodev, noexec, and their opposites: as for any mount
+  noatime, nosuid, nodev, noexec, nosymfollow, lazytime, and their opposites: as for any mount
   dirsync, sync            have changes of names, or all changes, durable before they are answered; `mount -o remount`
                            changes that for write(2) alone
   allow_other              let other users in (default if root mounts); no_allow_other does not
@@ -82,7 +82,8 @@ Examples:
   mount -o remount,ro /mnt
   pando mount -o snapshot=monday disk.img /media
 
-In /etc/fstab, where systemd has to be told that a snapshot is mounted after its volume:
+In /etc/fstab:
+  # systemd is told to mount the snapshot after its volume
   /srv/disk.img  /mnt    fuse.pando  defaults,nofail  0  0
   /srv/disk.img  /media  fuse.pando  snapshot=monday,nofail,x-systemd.requires-mounts-for=/mnt  0  0";
 

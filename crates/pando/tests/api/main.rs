@@ -7,6 +7,7 @@ mod common;
 mod counting;
 mod mount;
 mod mounted;
+mod remount;
 mod round_trip;
 mod snapshot_mounts;
 mod transfer;

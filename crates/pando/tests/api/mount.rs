@@ -700,40 +700,6 @@ fn a_clone_is_found_though_the_daemon_can_start_no_thread() {
     assert_eq!(found.unwrap(), "kept");
 }
 
-/// What the kernel does not see went on: clones, snapshots, what is received.
-#[test]
-fn a_volume_that_is_remounted_read_only_takes_no_changes_at_all() {
-    let Some(place) = Place::new("a_volume_that_is_remounted_read_only_takes_no_changes_at_all") else {
-        return;
-    };
-    let mount = place.directory.path().join("mount.fuse.pando");
-    symlink(env!("CARGO_BIN_EXE_pando"), &mount).unwrap();
-    let remount = |option: &str| place.run(&mount, &["volume", "mnt", "-o", &format!("remount,{option}")]);
-    let changes = [
-        &["clone", "mnt/file", "mnt/copy"][..],
-        &["snapshot", "create", "mnt", "taken"],
-        &["snapshot", "rollback", "mnt", "first"],
-        &["snapshot", "delete", "mnt", "first"],
-    ];
-    place.mount();
-    fs::write(place.file(), "kept").unwrap();
-    place.pando(&["snapshot", "create", "mnt", "first"]).expect_success();
-    // In use for writing it stays what it is.
-    let file = File::options().append(true).open(place.file()).unwrap();
-    remount("ro").expect_failure(32, "is in use");
-    drop(file);
-    place.pando(&["clone", "mnt/file", "mnt/other"]).expect_success();
-    remount("ro").expect_success();
-    for change in changes {
-        place.pando(change).expect_failure(1, "read-only");
-    }
-    remount("rw").expect_success();
-    for change in changes {
-        place.pando(change).expect_success();
-    }
-    place.unmount();
-}
-
 /// What the kernel has collected came to the volume later, with the time of that.
 #[test]
 fn collected_writes_keep_the_times_of_when_they_were_made_and_are_no_holes() {

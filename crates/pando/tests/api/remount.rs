@@ -1,0 +1,69 @@
+//! Mount options that the kernel keeps, from the mount on and changed by `mount -o remount`. Needs root and /dev/fuse.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+
+use crate::mount::Place;
+
+/// What the kernel does not see went on: clones, snapshots, what is received.
+#[test]
+fn a_volume_that_is_remounted_read_only_takes_no_changes_at_all() {
+    let Some(place) = Place::new("a_volume_that_is_remounted_read_only_takes_no_changes_at_all") else {
+        return;
+    };
+    let mount = place.directory.path().join("mount.fuse.pando");
+    symlink(env!("CARGO_BIN_EXE_pando"), &mount).unwrap();
+    let remount = |option: &str| place.run(&mount, &["volume", "mnt", "-o", &format!("remount,{option}")]);
+    let changes = [
+        &["clone", "mnt/file", "mnt/copy"][..],
+        &["snapshot", "create", "mnt", "taken"],
+        &["snapshot", "rollback", "mnt", "first"],
+        &["snapshot", "delete", "mnt", "first"],
+    ];
+    place.mount();
+    fs::write(place.file(), "kept").unwrap();
+    place.pando(&["snapshot", "create", "mnt", "first"]).expect_success();
+    // In use for writing it stays what it is.
+    let file = File::options().append(true).open(place.file()).unwrap();
+    remount("ro").expect_failure(32, "is in use");
+    drop(file);
+    place.pando(&["clone", "mnt/file", "mnt/other"]).expect_success();
+    remount("ro").expect_success();
+    for change in changes {
+        place.pando(change).expect_failure(1, "read-only");
+    }
+    remount("rw").expect_success();
+    for change in changes {
+        place.pando(change).expect_success();
+    }
+    place.unmount();
+}
+
+/// They were refused, also by a remount that took the one from what is mounted.
+#[test]
+fn what_mount_takes_for_any_file_system_is_taken() {
+    let Some(place) = Place::new("what_mount_takes_for_any_file_system_is_taken") else { return };
+    let mount = place.directory.path().join("mount.fuse.pando");
+    symlink(env!("CARGO_BIN_EXE_pando"), &mount).unwrap();
+    let options = "rw,lazytime,nosymfollow,iversion,silent";
+    place.run(&mount, &["volume", "mnt", "-o", options]).expect_success();
+    // As the kernel lists them: of the mount, and of the file system.
+    let shown = || {
+        let mountpoint = place.mountpoint().canonicalize().unwrap();
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = mountinfo.lines().find(|line| line.split(' ').nth(4) == mountpoint.to_str()).unwrap();
+        let fields: Vec<_> = line.split(' ').collect();
+        format!("{},{}", fields[5], fields.last().unwrap())
+    };
+    let has = |name: &str| shown().split(',').any(|option| option == name);
+    assert!(has("lazytime") && has("nosymfollow") && !has("noatime"), "{}", shown());
+    let remount = |more: &str| {
+        let options = format!("remount,{},{more}", shown());
+        place.run(&mount, &["volume", "mnt", "-o", &options]).expect_success();
+    };
+    remount("noatime");
+    assert!(has("lazytime") && has("nosymfollow") && has("noatime"), "{}", shown());
+    remount("nolazytime,symfollow");
+    assert!(!has("lazytime") && !has("nosymfollow") && has("noatime"), "{}", shown());
+    place.unmount();
+}
