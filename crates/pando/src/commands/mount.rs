@@ -75,6 +75,8 @@ Mount options:
   checkpoint=SECONDS       time between checkpoints
   commit=SECONDS           time after which a change is durable without fsync
 
+  From allow_other on, `mount -o remount` passes over what it is told; unmount, and mount again, to have it otherwise.
+
 Examples:
   pando mount disk.img /mnt
   pando mount -o ro,cache=256M /dev/sdb1 /srv
