@@ -63,8 +63,25 @@ is b ro,
 umount b
 mount -t fuse.pando volumes/b.img b
 echo other > b/file
+$PANDO snapshot create b taken
 umount b
 $PANDO check volumes/b.img
+
+# However often it runs, one mount of each, though a snapshot has another source than its line.
+mkdir shown
+cp fstab lines
+echo "$PWD/volumes/b.img $PWD/shown fuse.pando snapshot=taken 0 0" >> fstab
+mount -a -t fuse.pando
+mount -a -t fuse.pando
+test "$(findmnt -n -t fuse.pando "$PWD/shown" | wc -l)" = 1
+test "$(findmnt -n -t fuse.pando "$PWD/b" | wc -l)" = 1
+test other = "$(cat shown/file)"
+umount shown
+umount b
+$PANDO snapshot delete volumes/b.img taken
+cat lines > fstab
+rmdir shown
+rm lines
 "#;
 
 const REMOUNT: &str = r#"
