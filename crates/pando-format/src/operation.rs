@@ -85,7 +85,7 @@ pub enum Operation {
         to: Bytes,
     },
     /// As [`Operation::MoveRange`], but the keys below `from` stay as well: from now on there are two of each, and a change of
-    /// one does not reach the other.
+    /// one does not reach the other. `to` may be `from` if the same batch moves that away.
     CloneRange {
         /// Which index.
         tree: Tree,
