@@ -458,6 +458,9 @@ impl Walk<'_> {
                     continue;
                 }
                 let new_key = list_key.slice(names..);
+                if self.pairs.as_ref().is_some_and(|pairs| pairs.is_told(&new_key)) {
+                    continue;
+                }
                 let old_key = self.pairs.as_ref().map_or(new_key.clone(), |pairs| pairs.old_key(&new_key));
                 let keys = [old_key, new_key];
                 let found = self.both(|side, tree| {

@@ -5,7 +5,7 @@
 //! search goes on with what is in them. Names of a file with several links are a pair only if one has gone and one has come: with more, which
 //! became which cannot be told.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 
@@ -64,11 +64,12 @@ pub(crate) struct Pairs {
     closed: [Vec<Identity>; 2],
     /// Those of the new side that were born later than the old side.
     closed_later: Vec<Identity>,
-    /// New and old paths of directories that were renamed.
-    renamed: Vec<(Bytes, Bytes)>,
+    /// The old paths of directories that were renamed, by their new ones.
+    renamed: HashMap<Bytes, Bytes>,
     /// Only directories and large files are looked at; what has become of them is kept.
     moves: Option<FoundMoves>,
-    /// Path keys, on either side, that are one half of a rename: they are met again where the directory above is compared later.
+    /// Path keys, on either side, that have been told of: one half of a rename is met again where the directory above is compared later, and
+    /// names of a file with several links where it has changed.
     told: [HashSet<Bytes>; 2],
 }
 
@@ -127,16 +128,50 @@ impl Pairs {
         });
     }
 
+    /// Whether a name of the new side is one that has come, or the new one of a rename.
+    pub(crate) fn is_told(&self, new_key: &[u8]) -> bool {
+        self.told[1].contains(new_key)
+    }
+
+    /// Takes the names that are where they were, on both sides, of files that have several or had.
+    fn take_in_place(&mut self) -> Vec<[Gone; 2]> {
+        let [old, new] = &self.names;
+        let on_both: Vec<_> = new.keys().filter(|identity| old.contains_key(identity)).copied().collect();
+        let mut in_place = Vec::new();
+        for identity in on_both {
+            let [old, new] = [0, 1].map(|side| self.names[side].remove(&identity).unwrap_or_default());
+            let mut old: BTreeMap<_, _> =
+                old.into_iter().map(|kept| (kept.gone.path_key.clone(), kept)).collect();
+            let mut left = Vec::new();
+            for kept in new {
+                let is_several = |old: &Kept| old.gone.found.linked || kept.gone.found.linked;
+                let before = self.old_key(&kept.gone.path_key);
+                match old.remove(&before) {
+                    Some(before) if is_several(&before) => in_place.push([before.gone, kept.gone]),
+                    other => {
+                        old.extend(other.map(|other| (before, other)));
+                        left.push(kept);
+                    }
+                }
+            }
+            for (names, left) in self.names.iter_mut().zip([old.into_values().collect(), left]) {
+                if !left.is_empty() {
+                    names.insert(identity, left);
+                }
+            }
+        }
+        in_place
+    }
+
     /// Where a name of the new side was before the directories above it were renamed.
     pub(crate) fn old_key(&self, new_key: &Bytes) -> Bytes {
-        let above = self
-            .renamed
-            .iter()
-            .filter(|(new, _)| new_key.starts_with(new) && new_key.get(new.len()) == Some(&0));
-        match above.max_by_key(|(new, _)| new.len()) {
-            Some((new, old)) => [&old[..], &new_key[new.len()..]].concat().into(),
-            None => new_key.clone(),
-        }
+        // The nearest first: each has been compared under both its paths.
+        let above = new_key.iter().enumerate().rev().filter(|(_, byte)| **byte == 0);
+        let moved = above.map(|(end, _)| new_key.split_at(end)).find_map(|(new, rest)| {
+            let old = self.renamed.get(new)?;
+            Some([old, rest].concat().into())
+        });
+        moved.unwrap_or_else(|| new_key.clone())
     }
 }
 
@@ -165,6 +200,7 @@ impl Walk<'_> {
             }
             return Ok(());
         }
+        self.in_place()?;
         let several: Vec<_> = self.pairs().names[0].keys().copied().collect();
         for identity in several {
             if let Some(pair) = self.pairs().take_pair(&identity, true) {
@@ -178,6 +214,21 @@ impl Walk<'_> {
             for gone in left {
                 let file_type = gone.found.record.file_type;
                 (self.emit)(&Entry::whole(what.clone(), shown_path(&gone.path_key), file_type))?;
+                if side == 1 && gone.found.linked {
+                    self.pairs().told[side].insert(gone.path_key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes out names of files with several links that lead to the same inode on both sides: they lie in directories that have come and gone.
+    fn in_place(&mut self) -> Result<()> {
+        for [old, new] in self.pairs().take_in_place() {
+            // Others are told of by [`Walk::linked`].
+            if !(old.found.linked && new.found.linked) {
+                let path = shown_path(&new.path_key);
+                self.changed(&old.found.record, &new.found.record, &path, What::Changed)?;
             }
         }
         Ok(())
@@ -209,7 +260,7 @@ impl Walk<'_> {
         }
         if is_directory {
             let paths = [path_of(&old.path_key), path_of(&new.path_key)];
-            self.pairs().renamed.push((paths[1].clone(), paths[0].clone()));
+            self.pairs().renamed.insert(paths[1].clone(), paths[0].clone());
             self.below(paths)?;
         }
         Ok(())
@@ -243,5 +294,24 @@ impl Walk<'_> {
             Ok(())
         })?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_renamed_directory_tells_where_a_name_was() {
+        let renamed = [("\0b", "\0a"), ("\0b\0d", "\0c"), ("\0x\0y", "\0z")];
+        let renamed = renamed.map(|(new, old)| (Bytes::from(new), Bytes::from(old)));
+        let pairs = Pairs { renamed: renamed.into(), ..Pairs::default() };
+        let was = |path, name| pairs.old_key(&key::child_key(path, name));
+        assert_eq!(was(b"\0b", b"n"), key::child_key(b"\0a", b"n"));
+        assert_eq!(was(b"\0b\0e", b"n"), key::child_key(b"\0a\0e", b"n"));
+        assert_eq!(was(b"\0b\0d\0f", b"n"), key::child_key(b"\0c\0f", b"n"));
+        for path in [&b""[..], b"\0bb", b"\0x", b"\0y"] {
+            assert_eq!(was(path, b"b"), key::child_key(path, b"b"));
+        }
     }
 }

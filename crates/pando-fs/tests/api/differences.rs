@@ -301,6 +301,61 @@ fn the_live_tree_may_change_while_it_is_compared() {
     assert_eq!(told, expected.map(|(what, path)| (what, path.into())));
 }
 
+/// Names below a directory that was made anew were told of twice: as those of a file with several links, which had changed, and as what the
+/// directories have that came and went.
+#[test]
+fn links_in_a_directory_that_was_made_again_are_told_once() {
+    for more in [false, true] {
+        let volume = Volume::new();
+        let fs = &*volume.fs;
+        let file = volume.file(ROOT, "f");
+        let names = [&b"n"[..], b"k"];
+        let names = if more { &names[..] } else { &names[..1] };
+        let a = volume.directory(ROOT, "a");
+        for name in names {
+            fs.link(file, a, name).unwrap();
+        }
+        take(&volume, "old");
+        for name in names {
+            fs.unlink(a, name).unwrap();
+        }
+        fs.remove_directory(ROOT, b"a").unwrap();
+        let a = volume.directory(ROOT, "a");
+        fs.link(file, a, b"n").unwrap();
+        take(&volume, "new");
+        let expected = ["+ /a", "- /a", "- /a/k", "M /", "M /a/n", "M /f"];
+        let expected = expected.into_iter().filter(|line| more || !line.ends_with('k')).collect::<Vec<_>>();
+        for renames in [false, true] {
+            assert_eq!(lines(&volume, "old", Some("new"), renames), expected, "{renames}");
+        }
+        // With one name left the file lies under it.
+        fs.unlink(ROOT, b"f").unwrap();
+        take(&volume, "alone");
+        let expected = expected.into_iter().map(|line| if line == "M /f" { "- /f" } else { line });
+        let mut expected: Vec<_> = expected.collect();
+        expected.sort_unstable();
+        for renames in [false, true] {
+            assert_eq!(lines(&volume, "old", Some("alone"), renames), expected, "{renames}");
+        }
+    }
+}
+
+/// A new name was told as one that has changed, too, where the old side had one in the place: of the same file, in a directory that has moved.
+#[test]
+fn a_new_link_where_one_was_moved_away_with_its_directory_has_not_changed() {
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    let a = volume.directory(ROOT, "a");
+    volume.fs.link(file, a, b"n").unwrap();
+    take(&volume, "old");
+    volume.rename(ROOT, "a", ROOT, "b").unwrap();
+    let a = volume.directory(ROOT, "a");
+    volume.fs.link(file, a, b"n").unwrap();
+    take(&volume, "new");
+    let expected = ["+ /a", "+ /a/n", "M /", "M /b/n", "M /f", "R /a -> /b"];
+    assert_eq!(lines(&volume, "old", Some("new"), true), expected);
+}
+
 /// What a look at a snapshot finds: of each path the number in the live tree, the type, and what changes.
 type Picture = BTreeMap<String, (u64, FileType, String)>;
 
@@ -468,6 +523,8 @@ fn assert_told(volume: &Volume, old: &Picture, new: &Picture, seed: &str) {
             let several = |picture: &Picture| picture.values().filter(|other| other.0 == *number).count() > 1;
             let known = old.values().any(|other| other.0 == *number);
             assert!(!known || several(old) || several(new), "{path} is told as new, {seed}");
+            assert_ne!(identity(old, &origin), Some((*number, *kind)), "{path} from {origin}, {seed}");
+            assert!(!changed.contains(path), "{path} is told as new and as changed, {seed}");
             continue;
         }
         assert_eq!(identity(old, &origin), Some((*number, *kind)), "{path} from {origin}, {seed}");
