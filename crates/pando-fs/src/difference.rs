@@ -279,8 +279,8 @@ impl Walk<'_> {
                     values[side].as_ref().map(|value| tree.found(fs, &keys[side], value)).transpose()
                 });
                 let found = match found {
-                    // It has gone from the live tree meanwhile.
-                    Err(Error::NotFound) => [self.other(0, &keys[0])?, None],
+                    // On one side it has gone meanwhile: the live tree goes on, and so does a writable snapshot, on either side.
+                    Err(Error::NotFound) => [self.other(0, &keys[0])?, self.other(1, &keys[1])?],
                     other => other?,
                 };
                 if let [Some(old), Some(new)] = &found

@@ -356,6 +356,32 @@ fn a_new_link_where_one_was_moved_away_with_its_directory_has_not_changed() {
     assert_eq!(lines(&volume, "old", Some("new"), true), expected);
 }
 
+/// What had gone on the old side was taken for gone on the new one, and was not told of.
+#[test]
+fn a_writable_snapshot_may_change_while_something_is_compared_with_it() {
+    let volume = Volume::new();
+    let fs = &*volume.fs;
+    let d = volume.directory(ROOT, "d");
+    let x = volume.file(d, "x");
+    waiting(fs, |fs| fs.take_snapshot(b"trial", true)).unwrap();
+    volume.file(ROOT, "a");
+    volume.write(x, 0, b"text");
+    let mut told = Vec::new();
+    let mut emit = |entry: &Entry| {
+        if entry.path == "/a" {
+            let (trial, d) =
+                (volume.walk(".snapshots/trial").unwrap(), volume.walk(".snapshots/trial/d").unwrap());
+            fs.unlink(d, b"x").unwrap();
+            fs.remove_directory(trial, b"d").unwrap();
+        }
+        told.push((entry.what.clone(), entry.path.clone()));
+        true
+    };
+    fs.differences(b"trial", None, false, &mut emit).unwrap();
+    let expected = [(What::Changed, "/"), (What::Created, "/a"), (What::Created, "/d/x")];
+    assert_eq!(told, expected.map(|(what, path)| (what, path.into())));
+}
+
 /// What a look at a snapshot finds: of each path the number in the live tree, the type, and what changes.
 type Picture = BTreeMap<String, (u64, FileType, String)>;
 
