@@ -168,6 +168,14 @@ impl TreeSide {
         }
     }
 
+    /// Another directory may have come into the place of the one looked at last. Within what is read at once its deltas are kept: the names
+    /// were read with it.
+    fn read_on(&self) {
+        if self.snapshot.as_ref().is_none_or(|snapshot| snapshot.writable) {
+            *self.deltas.borrow_mut() = (Bytes::new(), 0);
+        }
+    }
+
     /// The deltas of a directory and all above it but the root, whose delta differs from snapshot to snapshot.
     fn deltas(&self, fs: &FileSystem, path: &[u8]) -> Result<u64> {
         let (mut done, mut sum) = {
@@ -260,6 +268,7 @@ impl Walk<'_> {
         let mut skipped = BTreeSet::new();
         let mut range = Some(KeyRange::prefix(&b"\0"[..]));
         while let Some(part) = range {
+            self.sides.iter().for_each(TreeSide::read_on);
             let [old, new] = &self.sides;
             let [old_prefix, new_prefix] =
                 [(old, &paths[0]), (new, &paths[1])].map(|(side, path)| key::in_snapshot(&side.prefix, path));
@@ -360,6 +369,7 @@ impl Walk<'_> {
         let fs = self.fs;
         let mut range = Some(KeyRange::prefix(key::in_snapshot(&self.sides[side].prefix, prefix)));
         while let Some(part) = range {
+            self.sides.iter().for_each(TreeSide::read_on);
             let tree = &self.sides[side];
             let (rest, names) = fs.read_sides(&[tree], |fs| {
                 let scan = fs.store.scan(Tree::Metadata, &part, CHUNK)?;
@@ -448,6 +458,7 @@ impl Walk<'_> {
         let mut range = (!numbers.is_empty())
             .then(|| KeyRange::prefix(key::in_snapshot(&self.sides[1].prefix, &[key::LINK_NAME_TAG])));
         while let Some(part) = range {
+            self.sides.iter().for_each(TreeSide::read_on);
             let side = &self.sides[1];
             let scan = fs.read_sides(&[side], |fs| fs.store.scan(Tree::Metadata, &part, CHUNK))?;
             let names = side.prefix.len() + 1;

@@ -382,6 +382,43 @@ fn a_writable_snapshot_may_change_while_something_is_compared_with_it() {
     assert_eq!(told, expected.map(|(what, path)| (what, path.into())));
 }
 
+/// The deltas of the directory that was looked at last were kept for what had come in its place.
+#[test]
+fn a_directory_may_be_replaced_by_a_clone_while_it_is_compared() {
+    let volume = Volume::new();
+    let fs = &*volume.fs;
+    let source = volume.directory(ROOT, "source");
+    // More than is compared at once.
+    let names: Vec<_> = (0..1200).map(|number| format!("{number:04}")).collect();
+    for name in &names {
+        volume.file(source, name);
+    }
+    let clone = || waiting(fs, |fs| fs.clone_tree(&volume.caller, &[], source, ROOT, b"d")).unwrap();
+    clone();
+    take(&volume, "old");
+    let change = |directory: &str, mode| {
+        let mode = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        for name in &names {
+            fs.set_attributes(volume.walk(&format!("{directory}/{name}")).unwrap(), &mode).unwrap();
+        }
+    };
+    change("d", 0o600);
+    let mut told = Vec::new();
+    let mut emit = |entry: &Entry| {
+        if entry.path == "/d/0000" {
+            volume.rename(ROOT, "d", source, "moved").unwrap();
+            change("source", 0o640);
+            clone();
+        }
+        told.push((entry.what.clone(), entry.path.clone()));
+        true
+    };
+    fs.differences(b"old", None, false, &mut emit).unwrap();
+    for what in [What::Created, What::Deleted] {
+        assert!(told.contains(&(what.clone(), "/d/1199".into())), "{what:?}");
+    }
+}
+
 /// What a look at a snapshot finds: of each path the number in the live tree, the type, and what changes.
 type Picture = BTreeMap<String, (u64, FileType, String)>;
 
