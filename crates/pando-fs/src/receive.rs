@@ -258,18 +258,22 @@ fn in_batches(mut moves: &[Move]) -> impl Iterator<Item = &[Move]> {
     })
 }
 
-/// Refuses what is no key of a snapshot, and values that cannot be read.
+/// Refuses what is no key of anything in a snapshot, and values that cannot be read.
 fn check_change(change: &KeyChange) -> Result<(), TransferError> {
     let KeyChange { tree, key, value } = change;
     let is_inside = RANGES.iter().any(|(other, range)| other == tree && key.starts_with(range));
     if !is_inside || !key::fits_snapshot(*tree, key) {
         return Err(TransferError::Refused("a key that cannot be in a snapshot"));
     }
-    let Some(value) = value.as_ref().filter(|_| *tree == Tree::Metadata) else { return Ok(()) };
-    let is_sound = match key[0] {
-        key::LINK_NAME_TAG => value.len() == 8,
-        key::LINKED_TAG => Record::decode(value).and_then(Record::in_tree).is_ok(),
-        _ => {
+    // What is deleted need not be anything.
+    let Some(value) = value else { return Ok(()) };
+    let is_sound = match (tree, key[0]) {
+        (Tree::Data, _) => key::is_data_key(key),
+        (Tree::Metadata, key::LINK_NAME_TAG) => value.len() == 8 && key::split_path_key(&key[1..]).is_some(),
+        (Tree::Metadata, key::LINKED_TAG) => {
+            key::is_linked_key(key) && Record::decode(value).and_then(Record::in_tree).is_ok()
+        }
+        (Tree::Metadata, _) => {
             let name = NameRecord::decode(value).and_then(NameRecord::in_tree);
             name.is_ok() && key::split_path_key(key).is_some()
         }

@@ -76,6 +76,11 @@ pub fn subtree_prefix(path: &[u8]) -> Bytes {
     [path, b"\0"].concat().into()
 }
 
+/// Whether this is the metadata key of a file with several links.
+pub fn is_linked_key(metadata_key: &[u8]) -> bool {
+    metadata_key.len() == NUMBERED_KEY_LENGTH && metadata_key[0] == LINKED_TAG
+}
+
 /// Metadata key of an orphan's record.
 pub fn orphan_key(number: u64) -> Bytes {
     numbered_key(ORPHAN_TAG, number)
@@ -113,6 +118,22 @@ pub fn fits_snapshot(tree: Tree, key: &[u8]) -> bool {
             Tree::Metadata => METADATA_KEY_LENGTH_MAX,
             Tree::Data => KEY_LENGTH_MAX - NUMBERED_KEY_LENGTH,
         }
+}
+
+/// Whether something in a tree may have this data key: a block of a file, or a large extended attribute.
+pub fn is_data_key(data_key: &[u8]) -> bool {
+    let Some((owner, rest)) = live_owner_length(data_key).map(|length| data_key.split_at(length)) else {
+        return false;
+    };
+    // It begins with the NUL that ends the owner. Files end long before the first byte of a block's number would count.
+    let is_block = rest.len() == 9 && rest[1] == 0;
+    let is_xattr = rest.get(1) == Some(&0xff) && (3..=2 + NAME_LENGTH_MAX).contains(&rest.len());
+    match owner.first() {
+        // The root directory.
+        None => is_xattr,
+        Some(&LINKED_TAG) => is_block || is_xattr,
+        Some(_) => (is_block || is_xattr) && split_path_key(owner).is_some(),
+    }
 }
 
 /// Key of a snapshot's name.
@@ -248,9 +269,16 @@ mod tests {
         for key in live.iter().cloned().chain(in_snapshots) {
             let prefix = data_prefix(&key);
             assert_eq!(owner_length(&block_key(&prefix, 0)), Some(key.len()));
+            let may_be = !matches!(key[0], ORPHAN_TAG | SNAPSHOT_TAG);
+            let last = block_key(&prefix, (1 << 51) - 1);
+            for data_key in [block_key(&prefix, 0), last, xattr_key(&prefix, b"u")] {
+                assert_eq!(is_data_key(&data_key), may_be, "{}", data_key.escape_ascii());
+            }
             assert_eq!(owner_length(&xattr_key(&prefix, b"user.x")), Some(key.len()));
         }
         assert_eq!(owner_length(&xattr_key(&data_prefix(ROOT), b"user.x")), Some(0));
+        assert!(is_data_key(&xattr_key(&data_prefix(ROOT), b"user.x")));
+        assert!(!is_data_key(&xattr_key(&data_prefix(ROOT), b"")));
         assert_eq!(owner_length(b"\x01"), None);
     }
 

@@ -289,6 +289,42 @@ fn names_that_lead_out_of_their_directory_are_refused() {
     assert_nothing_is_left(&other.fs);
 }
 
+/// Such keys went on into the live tree, by clones and roll backs.
+#[test]
+fn keys_that_no_volume_has_are_refused() {
+    let (volume, other) = (filled(), Volume::new());
+    let linked = volume.file(ROOT, "linked");
+    volume.fs.link(linked, ROOT, b"twice").unwrap();
+    take(&volume.fs, "one");
+    let whole = send(&volume.fs, "one", None);
+    let bad: [(Tree, u8, &[u8]); 11] = [
+        (Tree::Metadata, key::LINK_NAME_TAG, b"\x02"),
+        (Tree::Metadata, key::LINK_NAME_TAG, b"\x02x"),
+        (Tree::Metadata, key::LINK_NAME_TAG, b"\x02\0\0a/b"),
+        (Tree::Metadata, key::LINKED_TAG, b"\x01"),
+        (Tree::Metadata, key::LINKED_TAG, b"\x01\0\0\0\0\0\0\0\0\0"),
+        (Tree::Data, 0, b"\0x"),
+        (Tree::Data, 0, b"\0\0..\0\0\0\0\0\0\0\0\0"),
+        (Tree::Data, 0, b"\0\0f\0\0\0\0\0\0\0\0"),
+        (Tree::Data, 0, b"\0\0f\0\x01\0\0\0\0\0\0\0"),
+        (Tree::Data, 0, b"\0\0f\0\xff"),
+        (Tree::Data, 0, b"\x01\0\0\0\0\0\0\0\x01x"),
+    ];
+    for (tree, tag, bad) in bad {
+        let mut frames = frames(&whole);
+        let changes = frames.iter_mut().filter_map(|frame| match frame {
+            Frame::Changes(changes) => Some(changes.iter_mut()),
+            _ => None,
+        });
+        let change = changes.flatten().find(|change| change.tree == tree && change.key[0] == tag);
+        change.unwrap().key = Bytes::from_static(bad);
+        let refused = receive(&other.fs, &stream(whole.clone(), &frames));
+        let expected = matches!(refused, Err(TransferError::Refused("an entry that makes no sense")));
+        assert!(expected, "{}: {refused:?}", bad.escape_ascii());
+    }
+    assert_nothing_is_left(&other.fs);
+}
+
 /// A file was read and changed whose key the sender had named as the place of the data of another, in whatever tree.
 #[test]
 fn records_that_no_volume_has_under_a_name_are_refused() {
