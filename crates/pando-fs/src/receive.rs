@@ -84,7 +84,10 @@ impl FileSystem {
         if begin.counter > number::COUNTED_END || begin.snapshot.nanoseconds >= 1_000_000_000 {
             return Err(TransferError::Refused("numbers that no volume gives out"));
         }
-        let root = Record::decode(&begin.root).ok().filter(|root| root.file_type == FileType::Directory);
+        // It is put in one record of the log, at the end.
+        let root = Some(&begin.root).filter(|root| root.len() <= BATCH_BYTES);
+        let root = root.and_then(|root| Record::decode(root).ok());
+        let root = root.filter(|root| root.file_type == FileType::Directory);
         let root = root.ok_or(TransferError::Refused("no root directory"))?;
         let number = changing(self, |fs| fs.numbers.allocate(&fs.store))?;
         let begun = changing(self, |fs| {

@@ -404,6 +404,9 @@ impl<'a> Input<'a> {
         let [large, name_length] = self.array()?;
         let length = self.u32()?;
         let name = Bytes::copy_from_slice(self.take(name_length as usize)?);
+        if name.is_empty() {
+            return Err(RecordError::Variable);
+        }
         let value = match large {
             0 => XattrValue::Inline(Bytes::copy_from_slice(self.take(length as usize)?)),
             1 => XattrValue::Large(length),
@@ -474,11 +477,14 @@ mod tests {
     }
 
     #[test]
-    fn targets_that_no_link_can_have_and_places_that_only_orphans_have_are_errors() {
+    fn targets_and_attributes_that_nothing_has_and_places_that_only_orphans_have_are_errors() {
         let longest = Record { target: vec![b'x'; TARGET_LENGTH_MAX].into(), ..sample() };
         assert_eq!(Record::decode(&longest.encode()), Ok(longest));
         let too_long = Record { target: vec![b'x'; TARGET_LENGTH_MAX + 1].into(), ..sample() };
         assert_eq!(Record::decode(&too_long.encode()), Err(RecordError::Variable));
+        let mut nameless = sample();
+        nameless.xattrs[0].name = Bytes::new();
+        assert_eq!(Record::decode(&nameless.encode()), Err(RecordError::Variable));
         assert_eq!(sample().in_tree(), Err(RecordError::Parked));
         let named = Record { parked: Bytes::new(), ..sample() };
         assert_eq!(named.clone().in_tree(), Ok(named));

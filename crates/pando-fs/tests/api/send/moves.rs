@@ -6,7 +6,7 @@ use pando_format::send_stream::{
     Chain, FRAME_HEADER_LENGTH, Frame, FrameHeader, KeyChange, Move, Moved, PREAMBLE_LENGTH,
 };
 use pando_fs::operations::{Operations, ROOT, RenameMode, XattrMode, changing, waiting};
-use pando_fs::schema::{Record, key};
+use pando_fs::schema::{Record, Xattr, XattrValue, key};
 use pando_fs::send::TransferError;
 use pando_fs::{FileSystem, InodeNumber};
 
@@ -321,6 +321,26 @@ fn keys_that_no_volume_has_are_refused() {
         let refused = receive(&other.fs, &stream(whole.clone(), &frames));
         let expected = matches!(refused, Err(TransferError::Refused("an entry that makes no sense")));
         assert!(expected, "{}: {refused:?}", bad.escape_ascii());
+    }
+    assert_nothing_is_left(&other.fs);
+}
+
+/// It was kept as long as the stream lasted, and put into the tree at its end.
+#[test]
+fn a_root_directory_that_no_volume_has_is_refused_at_the_beginning() {
+    let (volume, other) = (filled(), Volume::new());
+    take(&volume.fs, "one");
+    let whole = send(&volume.fs, "one", None);
+    for (count, name) in [(1, &b""[..]), (40_000, b"user.x")] {
+        let mut frames = frames(&whole);
+        let Frame::Begin(begin) = &mut frames[0] else { panic!("no beginning") };
+        let mut root = Record::decode(&begin.root).unwrap();
+        let xattr = Xattr { name: name.into(), value: XattrValue::Inline(Bytes::new()) };
+        root.xattrs = vec![xattr; count];
+        begin.root = root.encode();
+        let begun = stream(whole.clone(), &frames[..1]);
+        let refused = receive(&other.fs, &begun);
+        assert!(matches!(refused, Err(TransferError::Refused("no root directory"))), "{refused:?}");
     }
     assert_nothing_is_left(&other.fs);
 }
