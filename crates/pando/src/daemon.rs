@@ -311,6 +311,8 @@ fn answer(
             let mountpoints = answerer.mounts.mountpoints();
             let mountpoints = mountpoints.iter().map(|path| path.to_string_lossy());
             info["snapshots"] = mountpoints.collect();
+            // What was written to the volume waits there, whichever mount is asked.
+            info["volume_device"] = answerer.live.is_mounted().then(|| answerer.live.device()).into();
             Some(Ok(info))
         }
         "stats" => Some(with_fs(&mut |fs| {

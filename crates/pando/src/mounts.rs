@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pando_device::loops;
 use pando_fuse::mount_point::unmount_by_force;
@@ -34,6 +34,12 @@ pub fn is_snapshot_at(volume: &Path, name: &str, mountpoint: &Path) -> bool {
     mount.is_some_and(|mount| !is_dead(&mount.mountpoint))
 }
 
+/// Where the mount with this device number is seen.
+pub fn place_of(device: &str) -> Option<PathBuf> {
+    let mount = mounted().ok()?.into_iter().rfind(|mount| mount.device == device && is_on_top(mount));
+    mount.map(|mount| mount.mountpoint)
+}
+
 /// Whether nobody answers for what is mounted there any more. Asked anew: the kernel knows the attributes of a root, whoever serves it.
 fn is_dead(mountpoint: &Path) -> bool {
     let status = statx(CWD, mountpoint, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
@@ -47,14 +53,18 @@ pub fn take_away_dead(volume: &Path) -> bool {
     let Ok(number) = volume.metadata().map(|metadata| metadata.rdev()) else { return false };
     let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
     let mut taken_away = false;
-    // The topmost first. Something else may be mounted over one.
+    // The topmost first.
     for mount in mounted().unwrap_or_default().iter().rev().filter(|mount| mount.device == number) {
-        let is_on_top = mounted_at(&mount.mountpoint).is_ok_and(|top| top.as_ref() == Some(mount));
-        if is_on_top && is_dead(&mount.mountpoint) {
+        if is_on_top(mount) && is_dead(&mount.mountpoint) {
             taken_away |= unmount_by_force(&mount.mountpoint, true).is_ok();
         }
     }
     taken_away
+}
+
+/// Something else may be mounted over it.
+fn is_on_top(mount: &MountEntry) -> bool {
+    mounted_at(&mount.mountpoint).is_ok_and(|top| top.as_ref() == Some(mount))
 }
 
 /// Whether a mount is that of a volume, or of a snapshot of it.

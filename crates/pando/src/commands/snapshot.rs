@@ -14,7 +14,7 @@ use crate::size::human;
 use crate::time::{DateTime, from_epoch};
 use crate::volume::{Purpose, Volume, name};
 use crate::write_out::{self, write_out_mount};
-use crate::{snapshots, usage};
+use crate::{mounts, snapshots, usage};
 
 const ABOUT: &str = "\
 Keeps a whole volume as it is at one moment, at once and whatever its size. A snapshot is read-only unless it is made writable; it \
@@ -152,6 +152,16 @@ pub fn mounted_volume(place: &Path) -> Result<Option<String>, String> {
     Ok(device)
 }
 
+/// Where the kernel is asked to send what was written, given a mount and its device number: the mount of the volume, also for that of a snapshot, which
+/// nobody writes to. `None` if that is not mounted, or out of sight.
+fn written_in(place: &Path, device: &str) -> Result<Option<PathBuf>, String> {
+    let info = control::request(device, "info").map_err(|error| error.to_string())?;
+    if info["snapshot"].is_string() {
+        return Ok(info["volume_device"].as_str().and_then(mounts::place_of));
+    }
+    Ok(Some(place.to_owned()))
+}
+
 /// What the daemon or the volume itself answers to a request.
 pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Write) -> Result<Value> {
     let action = request["action"].as_str().unwrap_or_default();
@@ -172,11 +182,13 @@ pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Wr
     match device.map_err(failed)? {
         Some(device) => {
             // What was written before belongs to what is kept, compared, sent, or gone back to: a writable snapshot may be mapped as well.
-            match action {
-                "create" | "diff" | "send" | "rollback" => {
+            let written = written_in(place, &device).map_err(failed)?;
+            match (action, &written) {
+                (_, None) => {}
+                ("create" | "diff" | "send" | "rollback", Some(place)) => {
                     write_out_mount(place).map_err(|errno| failed(errno_text(errno)))?
                 }
-                _ => write_out::send(place),
+                (_, Some(place)) => write_out::send(place),
             }
             let answered = control::request_pieces(&device, request, out).map_err(write_failure)?;
             answered.map_err(|error| failed(error.to_string()))
