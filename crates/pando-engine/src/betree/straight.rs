@@ -173,19 +173,6 @@ impl Volume {
         }
     }
 
-    /// Deletes a range in the one leaf that it lies in, past a root in which nothing of it waits: that is only read then. `None` if that
-    /// cannot be done at once.
-    pub(super) fn delete_straight(&self, root: &NodeRef, range: &KeyRange, msn: Msn) -> Option<usize> {
-        let state = root.state.try_read()?;
-        let Body::Interior(interior) = &state.body else { return None };
-        let (index, last) = interior.indexes_in(range).into_inner();
-        let buffer = interior.children[index].buffer.get()?;
-        if index != last || !buffer.is_empty_in(range) {
-            return None;
-        }
-        self.delete_behind(interior, index, &KeyRange::all(), state.height, range, msn)
-    }
-
     /// A range delete, in the root. Where the leaf behind one of its edges can be changed at once, or it is known that nothing of the range is
     /// behind it, no more is left to do there than to eat what waits; elsewhere it waits itself.
     ///

@@ -241,10 +241,6 @@ impl Volume {
         }
         self.stats.messages.fetch_add(1, Ordering::Relaxed);
         let root = self.root(tree).read();
-        if let Some(bytes) = self.delete_straight(&root, range, msn) {
-            self.stats.straight_messages.fetch_add(1, Ordering::Relaxed);
-            return RangeDeleted { bytes, ..RangeDeleted::default() };
-        }
         let mut state = spinning::write(&root.state);
         self.mark_dirty(&root, &mut state);
         let height = state.height;
