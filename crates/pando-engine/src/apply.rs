@@ -277,7 +277,7 @@ impl Volume {
         loop {
             // Which nodes there are must not change between plan and surgery (TREE-2).
             let tokens = large.is_some().then(|| Tokens::wait(self));
-            let mut sequencer = spinning::lock(&self.sequencer);
+            let mut sequencer = self.sequencer.lock();
             let plans = match large {
                 Some(large) => self.plan(operations, Some(large), &[])?,
                 None => match self.plan_copies(operations, self.blocks_max(terms.reclaims))? {

@@ -141,11 +141,6 @@ impl Engine {
         self.volume.log.sync_to(lsn, &*self.volume)
     }
 
-    /// True if all that was applied is durable: a sync now would have nothing to do, and not fail.
-    pub fn all_is_durable(&self) -> bool {
-        self.volume.check_writable().is_ok() && self.volume.log.all_is_durable()
-    }
-
     /// True if a sync now would write little, and nothing but the log, and would not have to wait for others first: it takes about as long
     /// as the device needs for a flush, and for what it was given to write before.
     pub fn sync_is_short(&self) -> bool {

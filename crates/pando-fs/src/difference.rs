@@ -169,7 +169,7 @@ impl TreeSide {
     }
 
     /// Another directory may have come into the place of the one looked at last. Within what is read at once its deltas are kept: the names
-    /// were read with it.
+    /// were read just before.
     fn read_on(&self) {
         if self.snapshot.as_ref().is_none_or(|snapshot| snapshot.writable) {
             *self.deltas.borrow_mut() = (Bytes::new(), 0);

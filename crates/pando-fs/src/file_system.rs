@@ -437,10 +437,6 @@ impl Operations for FileSystem {
         }
     }
 
-    fn all_is_durable(&self) -> bool {
-        self.read_only || self.store.engine().all_is_durable()
-    }
-
     fn sync_is_short(&self) -> bool {
         self.store.engine().sync_is_short()
     }

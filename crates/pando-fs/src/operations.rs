@@ -397,8 +397,6 @@ pub trait Operations: Send + Sync {
     fn place(&self, _inode: InodeNumber) -> Option<(InodeNumber, Bytes)> {
         None
     }
-    /// True if all that was answered is durable: a sync now would have nothing to do, and not fail.
-    fn all_is_durable(&self) -> bool;
     /// True if a sync now would write little, and take about as long as the device needs for a flush.
     fn sync_is_short(&self) -> bool;
     /// Sizes and counts.

@@ -206,10 +206,6 @@ impl Operations for SnapshotFiles {
         Ok(())
     }
 
-    fn all_is_durable(&self) -> bool {
-        true
-    }
-
     fn sync_is_short(&self) -> bool {
         true
     }

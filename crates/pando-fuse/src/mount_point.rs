@@ -189,8 +189,11 @@ impl Appearance<'_> {
         if self.default_permissions {
             names.push("default_permissions".into());
         }
-        let of_kernel = self.vfs_options.iter().map(|option| option.name);
-        names.extend(of_kernel.filter(|name| !NOT_OF_HELPER.contains(name)).map(str::to_owned));
+        // What a later one takes back need not be known to it.
+        let amount_to = flags(self.vfs_options);
+        let known =
+            |option: &&VfsOption| amount_to.contains(option.set) && !NOT_OF_HELPER.contains(&option.name);
+        names.extend(self.vfs_options.iter().filter(known).map(|option| option.name.to_owned()));
         names
     }
 }
@@ -424,10 +427,28 @@ pub(crate) fn set_read_ahead(device: &str, bytes: u32) {
 mod tests {
     use super::*;
 
+    fn parse(names: &[&str]) -> Vec<VfsOption> {
+        names.iter().map(|name| VfsOption::parse(name).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_helper_is_told_what_options_amount_to() {
+        let told = |names| {
+            let look = Appearance {
+                source: Path::new("disk.img"),
+                claim: None,
+                vfs_options: &parse(names),
+                allow_other: false,
+                default_permissions: false,
+            };
+            look.names().split_off(3)
+        };
+        assert_eq!(told(&["nosymfollow", "nosuid", "symfollow", "lazytime"]), ["nosuid"]);
+        assert_eq!(told(&["symfollow", "nosymfollow", "rw"]), ["nosymfollow", "rw"]);
+    }
+
     #[test]
     fn later_options_win() {
-        let parse =
-            |names: &[&str]| names.iter().map(|name| VfsOption::parse(name).unwrap()).collect::<Vec<_>>();
         assert_eq!(flags(&parse(&["ro", "nosuid", "rw"])), MountFlags::NOSUID);
         assert_eq!(flags(&parse(&["noexec", "exec", "ro"])), MountFlags::RDONLY);
         assert_eq!(VfsOption::parse("writeback"), None);

@@ -108,8 +108,8 @@ fn connect(candidates: &[(PathBuf, Uid)], device: &str) -> io::Result<UnixStream
             .and_then(|()| UnixStream::connect(socket_in(directory, device)));
         match connected {
             Ok(stream) => return Ok(stream),
-            // Which error to tell: that of the first that is there.
-            Err(error) if told.kind() == io::ErrorKind::NotFound => told = error,
+            // Which error to tell: that of a socket, or else of a directory that is there.
+            Err(error) if told.kind() == io::ErrorKind::NotFound || is_refused(&error) => told = error,
             Err(_) => {}
         }
     }
@@ -148,10 +148,14 @@ pub fn lock_directory(directory: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
+/// Nobody listens at a socket that is there.
+fn is_refused(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
+}
+
 /// Whether the daemon has been killed, as far as its socket tells. The socket it left behind is removed.
 pub fn is_dead(device: &str, error: &ControlError) -> bool {
-    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    if !matches!(error, ControlError::Unreachable(error) if refused(error)) {
+    if !matches!(error, ControlError::Unreachable(error) if is_refused(error)) {
         return false;
     }
     let user = rustix::process::geteuid();
@@ -161,7 +165,7 @@ pub fn is_dead(device: &str, error: &ControlError) -> bool {
         if check_directory(directory, user.as_raw()).is_ok()
             && socket.symlink_metadata().is_ok()
             && let Ok(_lock) = lock_directory(directory)
-            && UnixStream::connect(&socket).is_err_and(|error| refused(&error))
+            && UnixStream::connect(&socket).is_err_and(|error| is_refused(&error))
         {
             let _ = std::fs::remove_file(socket);
         }

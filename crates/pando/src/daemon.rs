@@ -144,8 +144,9 @@ fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>)> {
     };
     let device = opened.map_err(|error| {
         // Whoever has it is most likely a mount, and its mount point is what the user wants to know.
+        let is_in_use = matches!(error, DeviceError::InUse { .. });
         let mut mounted = pando_fuse::mount_table::mounted().unwrap_or_default();
-        mounted.retain(|entry| mounts::is_of(entry, &service.volume));
+        mounted.retain(|entry| is_in_use && mounts::is_of(entry, &service.volume));
         let of_volume = mounted.iter().find(|entry| entry.source == service.volume);
         match of_volume.or(mounted.first()) {
             Some(entry) if of_volume.is_some() => {
@@ -156,8 +157,7 @@ fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>)> {
                 entry.mountpoint.display()
             )),
             None => {
-                let user =
-                    matches!(error, DeviceError::InUse { .. }).then(|| mounts::user_of(&service.volume));
+                let user = is_in_use.then(|| mounts::user_of(&service.volume));
                 let why = user.flatten().unwrap_or_else(|| error.to_string());
                 Failure::new(format!("cannot mount {volume}: {why}"))
             }

@@ -337,12 +337,6 @@ impl RedoLog {
             || state.queued_bytes >= self.batch_bytes_max() / 4 * 3
     }
 
-    /// True if all records are durable, and no write or flush has failed.
-    pub fn all_is_durable(&self) -> bool {
-        let state = self.state.lock();
-        state.durable >= state.appended && state.poison.is_none()
-    }
-
     /// True if a sync now would write little, and nothing but the log, and would not have to wait for another's write or flush first.
     pub fn little_waits(&self) -> bool {
         let state = self.state.lock();

@@ -539,10 +539,6 @@ impl Operations for Memory {
         Ok(())
     }
 
-    fn all_is_durable(&self) -> bool {
-        true
-    }
-
     fn sync_is_short(&self) -> bool {
         true
     }

@@ -78,11 +78,7 @@ fn a_lone_caller_is_synced_by_the_thread_of_its_core() {
                 memory.sync_is_short.store(true, Ordering::Relaxed);
                 *memory.sync_takes.lock() = Duration::from_millis(2);
                 sync(20);
-                assert!(synced_by_core() <= 5, "the device is slow");
-                memory.all_is_durable.store(true, Ordering::Relaxed);
-                sync(100);
-                assert!(memory.syncs.lock().is_empty(), "there is nothing to wait for");
-                memory.all_is_durable.store(false, Ordering::Relaxed);
+                assert!(synced_by_core() <= 1, "the device is slow");
                 *memory.sync_takes.lock() = Duration::ZERO;
                 sync(100);
             });

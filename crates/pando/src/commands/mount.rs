@@ -103,12 +103,14 @@ pub fn run(args: &MountArgs) -> Result<Status> {
     if let Some(name) = &settings.snapshot
         && !args.daemon
     {
+        let mount = awaited(&args.volume);
+        // Behind the wait, in which somebody else may have mounted it.
         if mounts::is_snapshot_at(&args.volume, name, &args.mountpoint) {
             let (name, volume) = (shown(name.as_bytes()), args.volume.display());
             let mountpoint = args.mountpoint.display();
             return Err(Failure::new(format!("{name} of {volume} is mounted on {mountpoint} already")));
         }
-        if let Some(mount) = awaited(&args.volume) {
+        if let Some(mount) = mount {
             return beside(args, name, &mount);
         }
     }
@@ -136,8 +138,9 @@ fn awaited(volume: &Path) -> Option<MountEntry> {
     while mount.is_none() {
         // That it is in use takes a second to say.
         let is_in_use = matches!(FileDevice::open(volume, Access::ReadOnly), Err(DeviceError::InUse { .. }));
-        // Before the mounts are looked at once more: that of the daemon itself is such a use.
-        let is_over = !is_in_use || mounts::user_of(volume).is_some() || Instant::now() >= end;
+        // One that is left of a killed daemon is no use. That of the daemon itself may be, which is looked for once more.
+        let is_used = mounts::of_volume(volume).is_none() && mounts::user_of(volume).is_some();
+        let is_over = !is_in_use || is_used || Instant::now() >= end;
         mount = mounts::served(volume);
         if is_over {
             break;

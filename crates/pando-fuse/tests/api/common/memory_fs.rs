@@ -44,7 +44,6 @@ pub struct MemoryFs {
     /// Whether it fails after that.
     pub sync_fails: AtomicBool,
     /// Whether it is said to be short.
-    pub all_is_durable: AtomicBool,
     pub sync_is_short: AtomicBool,
     /// Names of the threads that lookups came on.
     pub threads: Mutex<BTreeSet<String>>,
@@ -65,7 +64,6 @@ impl MemoryFs {
             syncing: Mutex::default(),
             sync_takes: Mutex::default(),
             sync_fails: AtomicBool::new(false),
-            all_is_durable: AtomicBool::new(false),
             sync_is_short: AtomicBool::new(true),
             threads: Mutex::default(),
             files_looked_up: AtomicU64::new(0),
@@ -519,10 +517,6 @@ impl Operations for MemoryFs {
         std::thread::sleep(takes);
         change(false);
         if self.sync_fails.load(Ordering::Relaxed) { Err(Error::NoSpace) } else { Ok(()) }
-    }
-
-    fn all_is_durable(&self) -> bool {
-        self.all_is_durable.load(Ordering::Relaxed)
     }
 
     fn sync_is_short(&self) -> bool {
