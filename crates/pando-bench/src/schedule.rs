@@ -11,6 +11,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::bare;
+use crate::command;
 use crate::device::{Device, Traffic};
 use crate::error::Error;
 use crate::file_system::FileSystem;
@@ -50,7 +51,14 @@ pub fn run(options: &Options, file_systems: &[FileSystem], journal: &mut Journal
         },
     );
     bar.set_style(style);
+    let programs = command::checksum()?;
     for turn in turns {
+        // Of what is stored nobody could tell which program it was.
+        if command::checksum()? != programs {
+            return Err(Error::Usage(
+                "the programs have been built anew while they were measured".to_owned(),
+            ));
+        }
         run_turn(options, &turn, journal, &bar)?;
     }
     bar.finish_and_clear();

@@ -237,7 +237,7 @@ impl Volume {
                 return Ok(true);
             }
             match &state.body {
-                Body::Interior(interior) => interior.names(),
+                Body::Interior(interior) => interior.names().collect(),
                 Body::Leaf(_) => Vec::new(),
             }
         };

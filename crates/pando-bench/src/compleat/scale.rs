@@ -31,6 +31,7 @@ pub fn toku(volume: &Volume) -> Result<Measurement, Error> {
         let files = (volume.options.many_files * percent / 100).max(1);
         let volume = Volume { options: Options { files, ..volume.options.clone() }, ..volume.clone() };
         volume.make_for_many_files()?;
+        volume.make_cold()?;
         // Formats are no part of the load.
         let before = Traffic::of(device);
         let rate = toku::create(&volume)?.values.first().copied().unwrap_or_default();

@@ -49,16 +49,34 @@ fn archive(volume: &Volume) -> Result<PathBuf, Error> {
     Ok(plain)
 }
 
+/// A copy of it, to be deleted with it.
+fn copy(volume: &Volume) -> PathBuf {
+    volume.root.join("linux-copy")
+}
+
 /// The archive is on the disk, and there is no tree yet.
 pub fn load_archive(volume: &Volume) -> Result<(), Error> {
     archive(volume)?;
-    let tree = tree(volume);
-    if tree.exists() { at("cannot remove", &tree, fs::remove_dir_all(&tree)) } else { Ok(()) }
+    for tree in [tree(volume), copy(volume)] {
+        if tree.exists() {
+            at("cannot remove", &tree, fs::remove_dir_all(&tree))?;
+        }
+    }
+    Ok(())
 }
 
 /// Unpacks the tree if its row was not asked for.
 pub fn ensure(volume: &Volume) -> Result<(), Error> {
     if tree(volume).exists() { Ok(()) } else { untar(volume).map(drop) }
+}
+
+/// The same, and its copy.
+pub fn ensure_both(volume: &Volume) -> Result<(), Error> {
+    ensure(volume)?;
+    let [from, to] = [tree(volume), copy(volume)].map(|path| path.display().to_string());
+    // As one that was broken off has left it.
+    command::run(&["rm", "-rf", &to].map(str::to_owned))?;
+    command::run(&["cp", "-a", &from, &to].map(str::to_owned)).map(drop)
 }
 
 /// Entries unpacked, from an archive that is in the page cache.
@@ -117,11 +135,11 @@ pub fn grep_in(directory: &Path) -> Result<(), Error> {
     shell(directory, "grep -r xyzzy_occurs_nowhere . ; test $? = 1").map(drop)
 }
 
-/// Bytes of all files below a directory.
+/// Bytes of all files below a directory. Not of directories, whose size is another on each file system.
 pub fn tree_bytes(directory: &Path) -> Result<u64, Error> {
-    let total = command::run(&["du", "-sb", &directory.display().to_string()])?;
-    let bytes = total.split_whitespace().next().and_then(|number| number.parse().ok());
-    bytes.ok_or_else(|| Error::Wrong(format!("du says {total}")))
+    let words = ["find", &directory.display().to_string(), "-type", "f", "-printf", "%s\\n"];
+    let sizes = command::run(&words.map(str::to_owned))?;
+    sizes.lines().map(|size| size.parse::<u64>().map_err(|_| Error::Wrong(format!("find says {size}")))).sum()
 }
 
 /// Entries of the tree.
@@ -144,13 +162,15 @@ pub fn tar(volume: &Volume) -> Result<Measurement, Error> {
     }
 }
 
-/// Entries deleted.
-pub fn remove(volume: &Volume) -> Result<Measurement, Error> {
+/// Entries of two trees, deleted by one program.
+pub fn remove_both(volume: &Volume) -> Result<Measurement, Error> {
+    let [tree, copy] = [tree(volume), copy(volume)].map(|path| path.display().to_string());
     load_bytes::are(0);
     let begin = Instant::now();
-    command::run(&["rm".to_owned(), "-rf".to_owned(), tree(volume).display().to_string()])?;
+    command::run(&["rm", "-rf", &tree, &copy].map(str::to_owned))?;
     volume.sync()?;
-    measured(volume, begin)
+    let elapsed = begin.elapsed();
+    Ok(Measurement::of(per_second(2.0 * count(volume)?, elapsed)))
 }
 
 /// The whole tree since `begin`; counting its entries takes no part in that.

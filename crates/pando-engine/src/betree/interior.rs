@@ -375,15 +375,15 @@ impl Interior {
 
     /// The nodes that edges and gotos lead to, one for each (BT-4). All buffers are loaded.
     pub(crate) fn references(&self) -> Vec<NodeId> {
-        self.names().into_iter().map(|(id, _)| id).collect()
+        self.names().map(|(id, _)| id).collect()
     }
 
     /// The same, and whether it is seen whole, without an xf.
-    pub(crate) fn names(&self) -> Vec<(NodeId, bool)> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = (NodeId, bool)> {
         let edges = self.children.iter().filter(|child| !child.id.is_empty());
         let edges = edges.map(|child| (child.id, child.xf.is_none()));
         let buffers = self.children.iter().filter_map(|child| child.buffer.get());
-        edges.chain(buffers.flat_map(|buffer| buffer.targets()).map(|target| (target, false))).collect()
+        edges.chain(buffers.flat_map(|buffer| buffer.targets()).map(|target| (target, false)))
     }
 
     /// What of [`Self::references`] a range delete or a goto for this range may change.
@@ -580,5 +580,24 @@ pub(crate) fn lower(buffer: MessageBuffer, bounds: &KeyRange, prefix: &[u8]) -> 
             .into_iter()
             .map(|(key, (msn, pending))| (super::lifting::relift_key(&key, &[], prefix), msn, pending))
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a clone or a move shows of a node may be a part of it: to take it for all that the node holds let the ballast of a repository be forgotten.
+    #[test]
+    fn an_edge_with_an_xf_shows_no_whole_node() {
+        let KeyRange { lower, upper } = KeyRange::prefix("a");
+        let xf = Xf { strip: 0, prepend: Bytes::from_static(b"b"), lower, upper };
+        let of_clone = Child { xf: Some(xf), ..Child::new(NodeId(1), 0) };
+        let children = vec![of_clone, Child::new(NodeId(2), 0)];
+        let mut interior = Interior { pivots: vec![Bound::before("m")], children };
+        let names = [(NodeId(1), false), (NodeId(2), true)];
+        assert_eq!(interior.names().collect::<Vec<_>>(), names);
+        interior.push_range(&KeyRange::all(), &KeyRange::all(), Msn::default());
+        assert_eq!(interior.prune(&KeyRange::all()), names);
     }
 }

@@ -162,6 +162,22 @@ fn written_in(place: &Path, device: &str) -> Result<Option<PathBuf>, String> {
     Ok(Some(place.to_owned()))
 }
 
+/// Notes that nobody reads any more: who writes to it says that in words.
+struct Closable<'a> {
+    out: &'a mut dyn Write,
+    is_closed: bool,
+}
+
+impl Write for Closable<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes).inspect_err(|error| self.is_closed |= error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
 /// What the daemon or the volume itself answers to a request.
 pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Write) -> Result<Value> {
     let action = request["action"].as_str().unwrap_or_default();
@@ -195,11 +211,13 @@ pub fn request(place: &Path, request: &Value, purpose: Purpose, out: &mut dyn Wr
         }
         None => {
             let volume = Volume::open(place, purpose)?;
+            let mut out = Closable { out, is_closed: false };
             let outcome = match request["request"].as_str() {
                 Some("usage") => usage::answer(volume.file_system(), false),
-                _ => snapshots::answer(volume.file_system(), request, None, out),
+                _ => snapshots::answer(volume.file_system(), request, None, &mut out),
             };
-            let outcome = outcome.map_err(failed);
+            let outcome =
+                outcome.map_err(|why| if out.is_closed { Failure::OutputClosed } else { failed(why) });
             volume.close().and(outcome)
         }
     }

@@ -177,11 +177,14 @@ fn a_closed_pipe_ends_the_output_in_silence() {
     let sandbox = Sandbox::with_volume();
     fs::write(sandbox.path("f"), vec![b'x'; 4 << 20]).unwrap();
     sandbox.ok(["cp", "f", "v.img:/f"]);
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let output = sandbox.command(["cat", "v.img:/f"]).stdout(writer).output().unwrap();
-    assert_eq!(output.status.code(), Some(141));
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    sandbox.ok(["snapshot", "create", "v.img", "one"]);
+    for command in [&["cat", "v.img:/f"][..], &["send", "v.img", "one"], &["stat", "v.img:/f"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = sandbox.command(command).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(141), "{command:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{command:?}");
+    }
 }
 
 #[test]
