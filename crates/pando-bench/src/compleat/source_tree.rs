@@ -182,3 +182,20 @@ fn measured(volume: &Volume, begin: Instant) -> Result<Measurement, Error> {
 fn shell(directory: &Path, script: &str) -> Result<String, Error> {
     command::run_in(directory, &["sh", "-c", script])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Directories counted, which are 4 KiB and more on ext4 and next to nothing elsewhere.
+    #[test]
+    fn a_tree_has_the_bytes_of_its_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let below = directory.path().join("a/b");
+        fs::create_dir_all(&below).unwrap();
+        fs::write(directory.path().join("f"), [0; 300]).unwrap();
+        fs::write(below.join("odd\nname"), [0; 5000]).unwrap();
+        std::os::unix::fs::symlink("f", below.join("link")).unwrap();
+        assert_eq!(tree_bytes(directory.path()).unwrap(), 5300);
+    }
+}
