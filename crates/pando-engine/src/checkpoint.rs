@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
-use pando_device::WriteRequest;
-use pando_format::superblock::superblock_offsets;
+use pando_device::{Device, WriteRequest};
+use pando_format::superblock::{SUPERBLOCK_LENGTH, superblock_offsets};
 use pando_format::{LogPosition, Lsn, Root, RootPair, Superblock, Tree};
 
 use crate::Result;
@@ -204,13 +204,17 @@ impl Volume {
     }
 
     pub(crate) fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
-        let offset = superblock_offsets(superblock.capacity)[superblock.slot()];
-        let encoded = Bytes::from(superblock.encode());
-        self.stats.table_bytes.fetch_add(encoded.len() as u64, Ordering::Relaxed);
-        self.device.write(&[WriteRequest { offset, pieces: vec![encoded] }])?;
+        self.stats.table_bytes.fetch_add(SUPERBLOCK_LENGTH as u64, Ordering::Relaxed);
+        put_superblock(&*self.device, superblock)?;
         self.device.flush()?;
         Ok(())
     }
+}
+
+/// Writes a superblock to its slot. Not durable before a flush.
+pub(crate) fn put_superblock(device: &dyn Device, superblock: &Superblock) -> Result<()> {
+    let offset = superblock_offsets(superblock.capacity)[superblock.slot()];
+    Ok(device.write(&[WriteRequest { offset, pieces: vec![Bytes::from(superblock.encode())] }])?)
 }
 
 /// Nanoseconds since 1970.

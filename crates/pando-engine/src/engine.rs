@@ -158,6 +158,8 @@ impl Engine {
         if self.volume.options.read_only || self.volume.is_closed() {
             return Ok(());
         }
+        // Nothing may follow the record at which the last checkpoint is cut: it says that the log ends there (FMT-17).
+        self.volume.log.close();
         // On a volume that was full, one checkpoint frees the room in which the next brings the other deletes down.
         for _ in 0..LAST_CHECKPOINTS_MAX {
             self.volume.checkpoint(Occasion::Closing)?;

@@ -2,6 +2,8 @@
 //!
 //! * CP-2 replay is idempotent: the trees of a checkpoint hold exactly the records up to its cut, and recovery writes to free
 //!   space only until its own checkpoint is durable. A crash during recovery is just another crash.
+//! * CP-5 what is recovered from is durable before anything else is written. A superblock whose flush failed may be read
+//!   for as long as the kernel keeps it, and never come to the device: so it is written once more, and flushed with the log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +22,7 @@ use pando_format::{
 use crate::betree::node::{CachedNode, Node, NodeRef};
 use crate::betree::tree::TreeRoot;
 use crate::cache::NodeCache;
-use crate::checkpoint::{Occasion, now_nanoseconds};
+use crate::checkpoint::{Occasion, now_nanoseconds, put_superblock};
 use crate::log::batch::LOG_START;
 use crate::log::redo_log::RedoLog;
 use crate::log::replay::{LogSource, Replay};
@@ -242,6 +244,9 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
     for extent in &bound {
         allocator.reserve(*extent)?;
         allocator.free_later(*extent);
+    }
+    if !options.read_only {
+        put_superblock(&*device, &superblock)?;
     }
     let epoch = superblock.epoch + 1;
     let log = RedoLog::open(

@@ -169,12 +169,15 @@ impl FileSystem {
         self.store.engine().close().map_err(Error::Engine)
     }
 
-    /// Refuses changes from now on, or no longer; one that has begun goes on. Unlinked files that are let go of are still deleted. Gives what was so
-    /// before.
+    /// Refuses changes from now on, or no longer; those that have begun are done when it returns. Unlinked files that are let go of are still deleted.
+    /// Gives what was so before.
     pub fn refuse_changes(&self, refuse: bool) -> bool {
         let turn = |turns: u64| (is_refusal(turns) != refuse).then_some(turns + 1);
         let turned = self.refusal_turns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, turn);
         let (Ok(before) | Err(before)) = turned;
+        if refuse {
+            drop(self.namespace.write());
+        }
         is_refusal(before)
     }
 

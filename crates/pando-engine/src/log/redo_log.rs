@@ -39,7 +39,7 @@ pub(crate) struct RedoLog {
 pub(crate) enum NotQueued {
     /// There is no room for it now, and here it is.
     NoRoom(Record),
-    /// [`Error::ReadOnly`] once a write or flush has failed; [`Error::TooLarge`] if the log could never take it.
+    /// [`Error::ReadOnly`] once a write or flush has failed, or it was closed; [`Error::TooLarge`] if the log could never take it.
     Failed(Error),
 }
 
@@ -70,6 +70,8 @@ struct State {
     flushing: bool,
     /// Why nothing is accepted any more (LOG-4).
     poison: Option<String>,
+    /// What was accepted before is still written.
+    closed: bool,
 }
 
 impl RedoLog {
@@ -107,6 +109,7 @@ impl RedoLog {
             writing: false,
             flushing: false,
             poison: None,
+            closed: false,
         };
         Ok(Self {
             device,
@@ -134,6 +137,9 @@ impl RedoLog {
         }
         let mut state = self.state.lock();
         state.check().map_err(NotQueued::Failed)?;
+        if state.closed {
+            return Err(NotQueued::Failed(Error::ReadOnly { why: "it was closed".to_owned() }));
+        }
         if self.used_if_queued(&state, record.bytes(), 0) > self.circle.length() {
             return Err(NotQueued::NoRoom(record));
         }
@@ -292,6 +298,11 @@ impl RedoLog {
     /// caller holds the sequencer.
     pub fn cut(&self) -> LogPosition {
         self.state.lock().tail
+    }
+
+    /// Takes no records any more.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
     }
 
     /// Lets go of everything before the position of a cut whose checkpoint is durable.

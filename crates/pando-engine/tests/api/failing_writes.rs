@@ -1,4 +1,4 @@
-//! What can still be read when nothing can be written any more.
+//! What can still be read when nothing can be written any more, and what is there afterwards.
 
 use std::env;
 use std::process::{Command, Stdio};
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use pando_device::simulated::{Fault, SimulatedDevice};
 use pando_engine::{Engine, Error, Options, Tree};
 
-use crate::common::{get, manual, put, settle, small_nodes};
+use crate::common::buffered::Buffered;
+use crate::common::{get, manual, put, scan, settle, small_nodes};
 
 /// Reads fill the cache, and had to write what is dirty to make room: they were answered with its failure.
 #[test]
@@ -71,4 +72,49 @@ fn a_failure_that_nobody_hears_of_is_no_panic() {
     let refused = engine.make_room(0).and_then(|()| engine.sync().map(drop));
     assert!(matches!(refused, Err(Error::ReadOnly { .. })), "{refused:?}");
     assert_eq!(get(&engine, Tree::Data, b"key"), Some(b"value".to_vec()));
+}
+
+/// The superblock of a checkpoint whose last flush failed was read from the kernel's pages by the next mount, and never came to the medium: that
+/// mount wrote over what the one that was there leads to.
+#[test]
+fn what_the_medium_leads_to_is_there_after_a_flush_that_failed() {
+    const KEYS: u32 = 1000;
+    let device = Arc::new(Buffered::new(16 << 20));
+    Engine::format(device.clone(), &small_nodes()).unwrap();
+    let engine = Arc::new(Engine::open(device.clone(), manual()).unwrap());
+    let put_all = |engine: &Engine, value: u8| {
+        for number in 0..KEYS {
+            put(engine, Tree::Data, number.to_be_bytes(), vec![value; 300]);
+        }
+    };
+    for value in [1, 2] {
+        engine.checkpoint().unwrap();
+        put_all(&engine, value);
+        settle(&engine);
+    }
+    // Behind the cut, so that there is something to replay.
+    let late = engine.clone();
+    device.before_the_next_write(move || {
+        put_all(&late, 3);
+        late.sync().unwrap();
+    });
+    // That of the log works, and that of the nodes and the table.
+    device.fail_flush(2);
+    engine.checkpoint().unwrap_err();
+    drop(engine);
+
+    let small_cache = || Options { cache_bytes: 64 << 10, ..manual() };
+    for crashed in 0.. {
+        let device = Arc::new(device.copy());
+        device.crash(crashed);
+        let opened = Engine::open(device.clone(), small_cache());
+        let found = Engine::open(Arc::new(device.medium()), manual());
+        let found = found.unwrap_or_else(|error| panic!("after {crashed} writes: {error}"));
+        let expected = (0..KEYS).map(|number| (number.to_be_bytes().to_vec(), vec![3; 300]));
+        assert!(scan(&found, Tree::Data).into_iter().eq(expected), "after {crashed} writes");
+        if opened.is_ok() {
+            assert!(crashed > 10, "only {crashed} writes");
+            break;
+        }
+    }
 }

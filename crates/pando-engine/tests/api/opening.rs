@@ -1,11 +1,13 @@
-//! What it costs to open a volume.
+//! What it costs to open a volume, and what may come in while it is closed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 
-use pando_engine::{Engine, FormatOptions, Tree};
+use pando_engine::{Batch, Engine, Error, FormatOptions, Tree};
 
 use crate::common::counting::Counting;
+use crate::common::stage::Stage;
 use crate::common::{get, manual, put, small_nodes};
 
 /// A volume with a log of 64 MiB, in which some was written, and whether it was closed; bytes read to open it again.
@@ -59,4 +61,28 @@ fn the_log_of_a_closed_volume_is_hardly_read() {
     assert!(closed < 1 << 20, "{closed} bytes were read");
     let crashed = bytes_read_to_open(false);
     assert!(crashed > 60 << 20, "only {crashed} bytes were read where something may be missing");
+}
+
+/// A change that came behind the cut of the last checkpoint was acknowledged, and lay behind what the superblock called the end of the log.
+#[test]
+fn nothing_comes_in_while_a_volume_is_closed() {
+    let device = Stage::new();
+    let engine = Arc::new(Engine::open(device.clone(), manual()).unwrap());
+    put(&engine, Tree::Metadata, *b"before", *b"value");
+    let late = engine.clone();
+    let (done, is_done) = channel();
+    device.tell("closes", move || {
+        let mut batch = Batch::new();
+        batch.put(Tree::Metadata, &b"late"[..], &b"value"[..]);
+        done.send(late.apply(batch)).unwrap();
+    });
+    let closing = engine.clone();
+    let close = std::thread::Builder::new().name("closes".to_owned()).spawn(move || closing.close());
+    close.unwrap().join().unwrap().unwrap();
+    let late = is_done.try_recv().expect("the checkpoint wrote nothing");
+    assert!(matches!(late, Err(Error::ReadOnly { .. })), "{late:?}");
+    drop(engine);
+    let engine = Engine::open(device, manual()).unwrap();
+    assert_eq!(engine.stats().records_replayed, 0);
+    assert_eq!(get(&engine, Tree::Metadata, b"before"), Some(b"value".to_vec()));
 }

@@ -4,72 +4,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
-use pando_engine::{Batch, Engine, Error, FormatOptions, Options, Tree};
-use parking_lot::Mutex;
+use pando_engine::{Batch, Engine, Error, Options, Tree};
 
-/// What a thread does before its next write, and which.
-type Deed = (&'static str, Box<dyn FnOnce() + Send>);
-
-/// A device at whose writes a thread does what it is told to.
-struct Stage {
-    inner: MemoryDevice,
-    deed: Mutex<Option<Deed>>,
-}
-
-impl Stage {
-    fn new() -> Arc<Self> {
-        let device = Arc::new(Self { inner: MemoryDevice::new(64 << 20), deed: Mutex::new(None) });
-        Engine::format(device.clone(), &FormatOptions::default()).unwrap();
-        device
-    }
-
-    /// Opened, with something in it.
-    fn open(self: &Arc<Self>, log_interval: Duration, checkpoint_interval: Duration) -> Arc<Engine> {
-        let options = Options { log_interval, checkpoint_interval, ..Options::default() };
-        let engine = Arc::new(Engine::open(self.clone(), options).unwrap());
-        put(&engine, "before").unwrap();
-        engine
-    }
-
-    fn tell(&self, thread: &'static str, deed: impl FnOnce() + Send + 'static) {
-        *self.deed.lock() = Some((thread, Box::new(deed)));
-    }
-}
-
-impl Device for Stage {
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
-    }
-
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
-        self.inner.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
-        let is_told = |(name, _): &mut Deed| std::thread::current().name() == Some(*name);
-        let told = self.deed.lock().take_if(is_told);
-        if let Some((_, deed)) = told {
-            deed();
-        }
-        self.inner.write(batch)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.inner.discard(offset, length)
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-}
+use crate::common::stage::Stage;
 
 const NEVER: Duration = Duration::from_secs(1 << 20);
 const SOON: Duration = Duration::from_millis(1);
+
+/// Opened, with something in it.
+fn open(device: &Arc<Stage>, log_interval: Duration, checkpoint_interval: Duration) -> Arc<Engine> {
+    let options = Options { log_interval, checkpoint_interval, ..Options::default() };
+    let engine = Arc::new(Engine::open(device.clone(), options).unwrap());
+    put(&engine, "before").unwrap();
+    engine
+}
 
 fn put(engine: &Engine, key: &'static str) -> Result<(), Error> {
     let mut batch = Batch::new();
@@ -85,7 +33,7 @@ fn a_volume_takes_no_changes_when_a_thread_of_its_own_has_panicked() {
         [("pando-log", SOON, NEVER), ("pando-checkpt", NEVER, SOON)]
     {
         let device = Stage::new();
-        let engine = device.open(log_interval, checkpoint_interval);
+        let engine = open(&device, log_interval, checkpoint_interval);
         let (panics, has_panicked) = channel();
         device.tell(name, move || {
             panics.send(()).unwrap();
@@ -116,7 +64,7 @@ fn a_volume_takes_no_changes_when_a_thread_of_its_own_has_panicked() {
 #[test]
 fn a_checkpoint_that_runs_while_a_thread_panics_does_not_count() {
     let device = Stage::new();
-    let engine = device.open(SOON, NEVER);
+    let engine = open(&device, SOON, NEVER);
     engine.sync().unwrap();
     let before = engine.stats().checkpoints;
     let (stage, other) = (device.clone(), engine.clone());
@@ -141,7 +89,7 @@ fn a_checkpoint_that_runs_while_a_thread_panics_does_not_count() {
 #[test]
 fn nobody_waits_for_who_has_panicked_in_a_sync() {
     let device = Stage::new();
-    let engine = device.open(NEVER, NEVER);
+    let engine = open(&device, NEVER, NEVER);
     device.tell("panics", || panic!("as it was told to"));
     let syncs = |name: &str| {
         let (done, is_done) = channel();

@@ -1,6 +1,8 @@
 //! A volume in memory, and short names for what tests do with it.
 
+pub mod buffered;
 pub mod counting;
+pub mod stage;
 
 use std::sync::Arc;
 

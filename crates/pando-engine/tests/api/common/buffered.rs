@@ -1,0 +1,122 @@
+//! A medium behind a cache, as a file is behind the kernel's pages: what a flush that failed should have made durable is still read,
+//! and no later flush writes it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use parking_lot::Mutex;
+
+/// EIO.
+const IO_ERROR: i32 = 5;
+
+pub struct Buffered {
+    cache: MemoryDevice,
+    medium: MemoryDevice,
+    /// What was written and not flushed.
+    dirty: Mutex<Vec<WriteRequest>>,
+    /// Flushes until the one that fails.
+    flushes: AtomicUsize,
+    /// Writes until those that never come to the medium.
+    writes: AtomicUsize,
+    /// What is done before the next write.
+    deed: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Buffered {
+    pub fn new(capacity: u64) -> Self {
+        Self {
+            cache: MemoryDevice::new(capacity),
+            medium: MemoryDevice::new(capacity),
+            dirty: Mutex::new(Vec::new()),
+            flushes: AtomicUsize::new(usize::MAX),
+            writes: AtomicUsize::new(usize::MAX),
+            deed: Mutex::new(None),
+        }
+    }
+
+    /// The same once more, as it is now.
+    pub fn copy(&self) -> Self {
+        Self {
+            cache: MemoryDevice::from_bytes(self.cache.to_bytes()),
+            medium: MemoryDevice::from_bytes(self.medium.to_bytes()),
+            ..Self::new(0)
+        }
+    }
+
+    pub fn before_the_next_write(&self, deed: impl FnOnce() + Send + 'static) {
+        *self.deed.lock() = Some(Box::new(deed));
+    }
+
+    /// So many flushes work, and the next one fails.
+    pub fn fail_flush(&self, after: usize) {
+        self.flushes.store(after, Ordering::Relaxed);
+    }
+
+    /// So many writes work, the last of which comes to the medium at once, ahead of those before it; then the machine goes down.
+    pub fn crash(&self, after: usize) {
+        self.writes.store(after, Ordering::Relaxed);
+    }
+
+    /// What a restart finds.
+    pub fn medium(&self) -> MemoryDevice {
+        MemoryDevice::from_bytes(self.medium.to_bytes())
+    }
+}
+
+/// Whether this one still works.
+fn counts_down(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+}
+
+fn failed(action: &'static str) -> DeviceError {
+    DeviceError::Io { action, device: "a medium behind a cache".into(), offset: 0, code: IO_ERROR }
+}
+
+impl Device for Buffered {
+    fn capacity(&self) -> u64 {
+        self.cache.capacity()
+    }
+
+    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+        self.cache.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+        let deed = self.deed.lock().take();
+        if let Some(deed) = deed {
+            deed();
+        }
+        for request in batch {
+            if !counts_down(&self.writes) {
+                return Err(failed("write"));
+            }
+            let request = [WriteRequest { offset: request.offset, pieces: request.pieces.clone() }];
+            self.cache.write(&request)?;
+            if self.writes.load(Ordering::Relaxed) == 0 {
+                self.medium.write(&request)?;
+            }
+            self.dirty.lock().extend(request);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        let dirty = std::mem::take(&mut *self.dirty.lock());
+        if !counts_down(&self.flushes) {
+            self.flushes.store(usize::MAX, Ordering::Relaxed);
+            return Err(failed("flush"));
+        }
+        if self.writes.load(Ordering::Relaxed) == 0 {
+            return Err(failed("flush"));
+        }
+        self.medium.write(&dirty)
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.cache.discard(offset, length)
+    }
+
+    fn name(&self) -> String {
+        "a medium behind a cache".to_owned()
+    }
+}
