@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::commands::mount;
 use crate::commands::umount::{self, Unmounted};
-use crate::control::{self, ControlError};
+use crate::control;
 use crate::failure::{Failure, Result, Status, complain, io_text};
 use crate::mount_options::{MountSettings, OptionError};
 use crate::mounts;
@@ -229,11 +229,8 @@ fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
     let ask = |request| control::request(&entry.device, request).map_err(|error| failed(error.to_string()));
     let refuse_changes = |refuse: bool| {
         let request = json!({ "request": "refuse_changes", "refuse": refuse });
-        match control::request_value(&entry.device, &request) {
-            // A daemon of an earlier version knows no such request, and refuses nothing.
-            Err(ControlError::Refused(_)) => Ok(false),
-            before => before.map(|before| before == true).map_err(|error| failed(error.to_string())),
-        }
+        let before = control::request_value(&entry.device, &request);
+        before.map(|before| before == true).map_err(|error| failed(error.to_string()))
     };
     // Also where it would be made read-only: without the daemon it would be so in part.
     let info = ask("info")?;

@@ -11,7 +11,6 @@ use crate::control;
 use crate::failure::{Failure, Result, Status, errno_text, io_text};
 use crate::output::{Output, exact_name, shown, write_failure};
 use crate::size::human;
-use crate::time::{DateTime, from_epoch};
 use crate::volume::{Purpose, Volume, name};
 use crate::write_out::{self, write_out_mount};
 use crate::{mounts, snapshots, usage};
@@ -267,11 +266,8 @@ fn list(place: &Path, as_json: bool) -> Result<()> {
 
 /// When a snapshot was taken, for people.
 fn to_minute(taken: &Value) -> String {
-    match taken.as_str().and_then(|exact| exact.get(..16)) {
-        Some(exact) => exact.replace('T', " "),
-        // A daemon of an earlier version says it in seconds.
-        None => DateTime::from(from_epoch(taken.as_i64().unwrap_or_default(), 0)).to_minute(),
-    }
+    let exact = taken.as_str().unwrap_or_default();
+    exact.get(..16).unwrap_or(exact).replace('T', " ")
 }
 
 fn diff(args: &DiffArgs) -> Result<()> {
