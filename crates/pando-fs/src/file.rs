@@ -204,7 +204,9 @@ impl Edit {
     pub(crate) fn kill_privileges(&mut self) -> bool {
         let before = self.record.has_large_xattrs().then(|| self.record.clone());
         let killed = kill_privileges(&mut self.record);
-        if let Some(before) = before {
+        if let Some(before) = before
+            && before.xattrs.len() != self.record.xattrs.len()
+        {
             delete_lost_values(&mut self.batch, &self.prefix, &before, &self.record);
         }
         killed

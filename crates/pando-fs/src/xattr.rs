@@ -1,6 +1,8 @@
 //! Extended attributes. Values up to 512 bytes lie in the inode record, larger ones in the data index; the record has
 //! all names. Values are opaque but for those of access control lists, see [`crate::acl`].
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use pando_engine::{Batch, Tree};
 
@@ -50,17 +52,20 @@ pub(crate) fn check_mode(mode: XattrMode, is_there: bool) -> Result<()> {
     }
 }
 
-/// Deletes the large values that the old record names and the new one does not.
+/// Deletes the large values that the old record names and the new one does not. There may be thousands of names: each is looked at once.
 pub(crate) fn delete_lost_values(batch: &mut Batch, data_prefix: &[u8], old: &Record, new: &Record) {
-    for xattr in &old.xattrs {
-        let stays = new
-            .xattrs
-            .iter()
-            .any(|kept| kept.name == xattr.name && matches!(kept.value, XattrValue::Large(_)));
-        if matches!(xattr.value, XattrValue::Large(_)) && !stays {
-            batch.delete(Tree::Data, key::xattr_key(data_prefix, &xattr.name));
-        }
+    if !old.has_large_xattrs() {
+        return;
     }
+    let kept: HashSet<&[u8]> = large_names(new).collect();
+    for name in large_names(old).filter(|name| !kept.contains(name)) {
+        batch.delete(Tree::Data, key::xattr_key(data_prefix, name));
+    }
+}
+
+fn large_names(record: &Record) -> impl Iterator<Item = &[u8]> {
+    let large = record.xattrs.iter().filter(|xattr| matches!(xattr.value, XattrValue::Large(_)));
+    large.map(|xattr| &xattr.name[..])
 }
 
 impl FileSystem {
@@ -174,5 +179,44 @@ fn inline_length(value: &XattrValue) -> usize {
     match value {
         XattrValue::Inline(value) => value.len(),
         XattrValue::Large(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pando_engine::Operation;
+
+    use super::*;
+    use crate::operations::FileType;
+    use crate::schema::Timestamp;
+
+    /// Each name was compared with each other one. So many small ones are about as many as a list takes.
+    #[test]
+    fn large_values_that_no_name_leads_to_any_more_are_deleted() {
+        let small = |number: usize| Xattr {
+            name: format!("user.{number:04}").into(),
+            value: XattrValue::Inline(Bytes::new()),
+        };
+        let large = |name: &'static str| Xattr { name: name.into(), value: XattrValue::Large(600) };
+        let record = |own: Vec<Xattr>| {
+            let mut record = Record::new(FileType::Regular, 7, Timestamp::default());
+            record.xattrs = (0..6000).map(small).chain(own).collect();
+            record
+        };
+        let old = record(vec![large("user.goes"), large("user.stays"), large("user.shrinks")]);
+        let shrunk = Xattr { name: "user.shrinks".into(), value: XattrValue::Inline("x".into()) };
+        let new = record(vec![shrunk, large("user.comes"), large("user.stays")]);
+        let deleted = |old: &Record, new: &Record| {
+            let mut batch = Batch::new();
+            delete_lost_values(&mut batch, b"p", old, new);
+            batch.operations().to_vec()
+        };
+        let deletes = |names: &[&str]| {
+            let keys = names.iter().map(|name| key::xattr_key(b"p", name.as_bytes()));
+            keys.map(|key| Operation::Delete { tree: Tree::Data, key }).collect::<Vec<_>>()
+        };
+        assert_eq!(deleted(&old, &new), deletes(&["user.goes", "user.shrinks"]));
+        assert_eq!(deleted(&new, &old), deletes(&["user.comes"]));
+        assert!(deleted(&record(Vec::new()), &old).is_empty());
     }
 }
