@@ -15,6 +15,7 @@ use crate::checkpoint::Occasion;
 use crate::log::batch::Record;
 use crate::log::redo_log::NotQueued;
 use crate::spinning;
+use crate::stats::add_up;
 use crate::volume::Volume;
 use crate::{Batch, Error, Miss, Result};
 
@@ -121,7 +122,9 @@ impl Volume {
         if batch.is_empty() {
             return Ok(*self.sequencer.lock());
         }
-        let Batch { operations, terms } = batch;
+        let Batch { operations, mut terms } = batch;
+        // Of a file that is damaged the size may be any number.
+        terms.frees = terms.frees.min(self.allocator.capacity());
         let bytes: usize = operations.iter().map(Operation::length).sum();
         for operation in &operations {
             operation.check().map_err(|Excess { what, .. }| Error::TooLarge { what })?;
@@ -145,7 +148,7 @@ impl Volume {
             }
             lsn
         };
-        self.dead_bytes.fetch_add(terms.frees, Ordering::Relaxed);
+        add_up(&self.dead_bytes, terms.frees);
         self.stats.batches.fetch_add(1, Ordering::Relaxed);
         self.stats.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
         self.wake_workers();

@@ -27,6 +27,29 @@ fn a_checkpoint_knows_the_generations_of_its_last_nodes() {
     assert_sound(&Engine::open(device, manual()).unwrap());
 }
 
+/// Files of a damaged volume that said to be as large as a number can be made the sum overflow.
+#[test]
+fn deletes_free_no_more_than_a_volume_has() {
+    let engine = volume_on(&Arc::new(MemoryDevice::new(64 << 20)));
+    fill(&engine, 100);
+    let before = engine.volume().dead_bytes.load(Ordering::Relaxed);
+    for number in 0..2_u32 {
+        let mut batch = Batch::reclaiming();
+        batch.delete(Tree::Data, number.to_be_bytes().to_vec());
+        batch.note_freed(u64::MAX);
+        engine.apply(batch).unwrap();
+    }
+    let (volume, capacity) = (engine.volume(), engine.space().capacity);
+    assert_eq!(volume.dead_bytes.load(Ordering::Relaxed), before + 2 * capacity);
+    assert!(volume.ballast.count().bytes <= 2 * capacity);
+    volume.dead_bytes.store(u64::MAX, Ordering::Relaxed);
+    engine.admit(1).unwrap();
+    assert_eq!(engine.admit(2 * capacity), Err(Error::Busy));
+    engine.checkpoint().unwrap();
+    assert_eq!(engine.admit(2 * capacity), Err(Error::NoSpace));
+    assert_sound(&engine);
+}
+
 /// Leaves of the free space every other run of a fourth of a node, so that eight hold two nodes, and one of so many bytes.
 fn fragment(engine: &Engine, long: u64) {
     let allocator = &engine.volume().allocator;

@@ -206,7 +206,8 @@ impl Engine {
     pub fn admit(&self, bytes: u64) -> Result<()> {
         let volume = &self.volume;
         // Before what is available: whatever leaves this count has come to that one by then.
-        let coming = volume.dead_bytes.load(Ordering::Relaxed) + volume.cache.bytes_to_be_written();
+        let dead = volume.dead_bytes.load(Ordering::Relaxed);
+        let coming = dead.saturating_add(volume.cache.bytes_to_be_written());
         let available = self.space().available;
         if bytes <= available {
             return Ok(());

@@ -5,6 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::betree::interior::Placed;
 use crate::cache::write_back::Cause;
 
+/// Adds to a count that the bytes of a volume may bring to its end.
+pub(crate) fn add_up(count: &AtomicU64, more: u64) {
+    let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| Some(sum.saturating_add(more)));
+}
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Live counters, changed without order.

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::sink::{Sunk, Walk};
 use crate::Result;
+use crate::stats::add_up;
 use crate::volume::Volume;
 
 /// Deletes come down where they have deleted more than this part of what a volume holds.
@@ -70,7 +71,7 @@ impl Ballast {
 
     /// Values have been deleted.
     pub(crate) fn add(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        add_up(&self.bytes, bytes);
     }
 
     /// A range has been moved, and leaves may hold under its old names what they held.

@@ -235,9 +235,13 @@ impl Allocator {
     /// How the space is used.
     pub fn counters(&self) -> SpaceCounters {
         let state = self.state.lock();
-        let capacity = self.regions.iter().map(|region| region.length).sum();
         let (free, deferred) = (state.free.bytes(), state.deferred_bytes);
-        SpaceCounters { capacity, free, usable: state.free.long_bytes(), deferred }
+        SpaceCounters { capacity: self.capacity(), free, usable: state.free.long_bytes(), deferred }
+    }
+
+    /// Bytes of all regions.
+    pub fn capacity(&self) -> u64 {
+        self.regions.iter().map(|region| region.length).sum()
     }
 
     /// The free runs by offset, for tests.
