@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pando_engine::{Bound, Engine, KeyRange, ScanLimit, Tree};
 
 use crate::inode::Place;
-use crate::operations::{FileType, ROOT};
+use crate::operations::{FileType, ROOT, SNAPSHOTS};
 use crate::schema::{NameRecord, Record, Redirect, XattrValue, key, number};
 use crate::{FileSystem, Result, Snapshot, acl, numbers};
 
@@ -262,7 +262,7 @@ impl Check<'_> {
         let seen = number::visible(record.number, delta);
         let counter = self.counter;
         let given_out_again = (counter..number::COUNTED_END).contains(&seen);
-        if !self.numbers.insert(seen) || seen == 0 || given_out_again {
+        if !self.numbers.insert(seen) || seen == 0 || seen == SNAPSHOTS.0 || given_out_again {
             let what = format_args!("has inode number {seen}, taken or not below {counter}");
             self.problem("FS-4", key, what);
         }

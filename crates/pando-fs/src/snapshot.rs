@@ -11,6 +11,7 @@
 //! A snapshot that is deleted, and the live tree at a roll back ([`crate::rollback`]), is *gone*: whatever is in use in it answers `Stale`
 //! until it is forgotten (IN-4).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -23,7 +24,7 @@ use crate::namei::check_name;
 use crate::operations::{DirectoryEntry, Entry, FileType, InodeNumber, Operations, ROOT, SNAPSHOTS};
 use crate::schema::{Record, Timestamp, key};
 use crate::view::View;
-use crate::{Error, FileSystem, Result};
+use crate::{Error, FileSystem, Result, numbers};
 
 /// The name in the root directory under which the snapshots are found.
 pub const NAME: &[u8] = b".snapshots";
@@ -35,6 +36,8 @@ const LENGTH: usize = 32;
 const WRITABLE: u16 = 1;
 /// With where it was received from.
 const RECEIVED_LENGTH: usize = LENGTH + 24;
+/// The numbers that one can have: neither that of the root nor that of their directory, and 2 more is a cookie.
+const NUMBERS: Range<u64> = numbers::FIRST..SNAPSHOTS.0 - 1;
 
 /// What the keys of the live tree begin with, those of its root directory's record and of orphans left out.
 pub(crate) const RANGES: [(Tree, &[u8]); 5] = [
@@ -109,6 +112,9 @@ impl Snapshot {
         let nanoseconds = u32::from_le_bytes(bytes[24..28].try_into().ok()?);
         let taken = Timestamp { seconds: i64::from_le_bytes(array(16)?), nanoseconds };
         let number = InodeNumber(u64::from_le_bytes(array(8)?));
+        if !NUMBERS.contains(&number.0) {
+            return None;
+        }
         let writable = flags & WRITABLE != 0;
         let volume = bytes.get(LENGTH..LENGTH + 16).and_then(|volume| volume.try_into().ok());
         let origin = volume.and_then(|volume| Some((volume, u64::from_le_bytes(array(LENGTH + 16)?))));
@@ -298,8 +304,13 @@ impl FileSystem {
 
     /// The root of a snapshot, with one more reference. The name space lock is held.
     pub(crate) fn root_of(&self, snapshot: &Snapshot) -> Result<Entry> {
+        let prefix = key::snapshot_prefix(snapshot.number.0);
         loop {
             match self.table.get_or_absence(snapshot.number) {
+                // Something else has the number (FS-4), and the snapshot would lead there, maybe to itself.
+                Ok(inode) if !matches!(inode.place(), Place::Snapshot(view) if view.prefix == prefix) => {
+                    return Err(damaged(&prefix));
+                }
                 Ok(inode) if inode.acquire() => return Ok(Entry { attributes: inode.attributes() }),
                 // It is leaving the table, with its state locked.
                 Ok(inode) => drop(inode.write_any()),
@@ -399,7 +410,7 @@ mod tests {
         let snapshot = Snapshot { origin: Some((*b"another volume..", 77)), ..taken_here };
         let bytes = snapshot.encode();
         assert_eq!(bytes.len(), RECEIVED_LENGTH);
-        assert_eq!(Snapshot::decode(b"n", &bytes), Some(snapshot));
+        assert_eq!(Snapshot::decode(b"n", &bytes), Some(snapshot.clone()));
         for length in (0..bytes.len()).filter(|length| *length != LENGTH) {
             assert_eq!(Snapshot::decode(b"n", &bytes[..length]), None);
         }
@@ -413,5 +424,11 @@ mod tests {
         for name in [&b""[..], b"..", b"a/b"] {
             assert_eq!(Snapshot::decode(name, &bytes), None);
         }
+        let mut numbers = vec![0, 1, 2, u64::MAX - 2, u64::MAX - 1, u64::MAX];
+        numbers.retain(|number| {
+            let snapshot = Snapshot { number: InodeNumber(*number), ..snapshot.clone() };
+            Snapshot::decode(b"n", &snapshot.encode()) == Some(snapshot)
+        });
+        assert_eq!(numbers, [2, u64::MAX - 2]);
     }
 }

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use pando_engine::{Batch, Tree};
-use pando_fs::Error;
-use pando_fs::operations::{Operations, ROOT, waiting};
+use pando_fs::operations::{Operations, ROOT, SNAPSHOTS, waiting};
 use pando_fs::schema::{Record, key};
+use pando_fs::{Error, FileSystem, InodeNumber};
 
 use crate::common::Volume;
 
@@ -122,4 +122,33 @@ fn a_directory_that_says_it_is_empty_is_not_replaced_by_what_is_in_it() {
     let a = volume.walk("a").unwrap();
     assert_eq!(volume.rename(a, "b", ROOT, "a"), Err(Error::NotEmpty));
     assert_eq!(volume.read(volume.walk("a/b/7").unwrap(), 0, 9), [7; 9]);
+}
+
+/// A snapshot with the number of the directory of the snapshots was that directory: there was no end to what lay in it. With those of others
+/// it was the live root, or a directory in it.
+#[test]
+fn a_snapshot_that_has_the_number_of_something_else_leads_nowhere() {
+    let volume = Volume::new();
+    let directory = volume.directory(ROOT, "d");
+    waiting(&*volume.fs, |fs| fs.take_snapshot(b"s", true)).unwrap();
+    let own = volume.walk(".snapshots/s").unwrap();
+    let with_number = |number: InodeNumber| {
+        let mut snapshot = waiting(&*volume.fs, FileSystem::snapshots).unwrap().remove(0);
+        (snapshot.name, snapshot.number) = (Bytes::from_static(b"evil"), number);
+        let mut batch = Batch::new();
+        batch.put(Tree::Metadata, key::snapshot_name_key(b"evil"), snapshot.encode());
+        volume.fs.engine().apply(batch).unwrap();
+        assert!(is_damage(volume.walk(".snapshots/evil")), "{number:?}");
+        assert_eq!(volume.walk(".snapshots/s"), Ok(own));
+        let problems = volume.fs.check().unwrap().problems;
+        assert!(matches!(&problems[..], [one] if one.invariant == "FS-8"), "{problems:#?}");
+        let mut batch = Batch::new();
+        batch.delete(Tree::Metadata, key::snapshot_name_key(b"evil"));
+        volume.fs.engine().apply(batch).unwrap();
+    };
+    [SNAPSHOTS, ROOT, directory, InodeNumber(0), InodeNumber(u64::MAX - 1)].into_iter().for_each(with_number);
+    // Also while it is not in use.
+    volume.fs.forget(directory, 1);
+    with_number(directory);
+    volume.assert_clean();
 }
