@@ -12,6 +12,7 @@ use pando_engine::{Bound, Engine, KeyRange, ScanLimit, Tree};
 
 use crate::inode::Place;
 use crate::operations::{FileType, ROOT, SNAPSHOTS};
+use crate::receive::MARKS_MAX;
 use crate::schema::{NameRecord, Record, Redirect, XattrValue, key, number};
 use crate::{FileSystem, Result, Snapshot, acl, numbers};
 
@@ -154,8 +155,15 @@ impl Check<'_> {
 
     fn metadata(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let mut range = Some(KeyRange::prefix(vec![key::RECEIVING_TAG]));
+        let mut marks = 0;
         while let Some(part) = range {
             let scan = self.scan(Tree::Metadata, &part, LIMIT)?;
+            marks += scan.entries.len();
+            if marks > MARKS_MAX {
+                let what = format_args!("begins the marks of more than {MARKS_MAX} snapshots without a name");
+                self.problem("FS-8", &[key::RECEIVING_TAG], what);
+                break;
+            }
             for (key, _) in scan.entries {
                 match key[1..].try_into() {
                     Ok(number) => {

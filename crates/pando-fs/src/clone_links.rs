@@ -93,7 +93,7 @@ impl FileSystem {
             let mut are_alone = false;
             if row.len() >= TOGETHER_MIN {
                 let prefix = row_of(&key_of(row[0].0));
-                chunk = self.all_records(KeyRange::prefix(prefix.clone()))?;
+                chunk = self.records_up_to(row.len(), KeyRange::prefix(prefix.clone()))?;
                 are_alone = chunk.len() == row.len() && self.parked.keys_below(&prefix).is_empty();
             }
             let mut files = Vec::with_capacity(row.len());
@@ -113,11 +113,11 @@ impl FileSystem {
         Ok(linked)
     }
 
-    /// The records of metadata in a range of few.
-    fn all_records(&self, range: KeyRange) -> Result<BTreeMap<Bytes, Bytes>> {
+    /// The records of metadata in a range; only some, and more than `most`, if it has more. Of a damaged volume it may have any number.
+    fn records_up_to(&self, most: usize, range: KeyRange) -> Result<BTreeMap<Bytes, Bytes>> {
         let mut records = BTreeMap::new();
         let mut rest = Some(range);
-        while let Some(part) = rest {
+        while let Some(part) = rest.filter(|_| records.len() <= most) {
             let scan = self.store.scan(Tree::Metadata, &part, CHUNK)?;
             records.extend(scan.entries);
             rest = scan.rest;

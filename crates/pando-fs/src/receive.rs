@@ -7,12 +7,14 @@
 use std::io::{self, Read};
 
 use bytes::Bytes;
+use pando_device::complain;
 use pando_engine::{Batch, KeyRange, Tree, copy_for_device, join};
 use pando_format::send_stream::{
     Begin, Chain, FRAME_HEADER_LENGTH, Frame, FrameHeader, KeyChange, Move, PREAMBLE_LENGTH, SnapshotId,
     decode_preamble,
 };
 
+use crate::difference::damaged;
 use crate::moves;
 use crate::namei::check_name;
 use crate::operations::{FileType, InodeNumber, Operations, changing, changing_bytes, waiting};
@@ -23,6 +25,9 @@ use crate::{Error, FileSystem, Result};
 
 /// A batch is applied when its operations have so many bytes: no more than the smallest log takes in one record.
 const BATCH_BYTES: usize = 128 << 10;
+
+/// Snapshots without a name, at most. There are as many as are being received, sent and mounted: more are damage, which may show any number.
+pub(crate) const MARKS_MAX: usize = 1 << 16;
 
 /// Bytes of a whole block of a file.
 const BLOCK: usize = 4096;
@@ -211,20 +216,33 @@ impl FileSystem {
 
     /// The numbers of snapshots that are being received, or are frozen. Waits for the device.
     pub(crate) fn unnamed_snapshots(&self) -> Result<Vec<u64>> {
-        let mut numbers = Vec::new();
+        self.marked_snapshots()?.ok_or_else(too_many_marks)
+    }
+
+    /// The same; `None` if there are more than [`MARKS_MAX`].
+    fn marked_snapshots(&self) -> Result<Option<Vec<u64>>> {
+        let (mut numbers, mut marks) = (Vec::new(), 0);
         let mut range = Some(KeyRange::prefix(vec![key::RECEIVING_TAG]));
         while let Some(part) = range {
             let scan = waiting(self, |fs| fs.store.scan(Tree::Metadata, &part, crate::difference::CHUNK))?;
+            marks += scan.entries.len();
+            if marks > MARKS_MAX {
+                return Ok(None);
+            }
             let found = scan.entries.iter().filter_map(|(own, _)| own[1..].try_into().ok());
             numbers.extend(found.map(u64::from_be_bytes));
             range = scan.rest;
         }
-        Ok(numbers)
+        Ok(Some(numbers))
     }
 
     /// Deletes what was being received when the volume was last used. Waits for the device.
     pub(crate) fn give_up_receiving(&self) -> Result<()> {
-        for number in self.unnamed_snapshots()? {
+        let Some(numbers) = self.marked_snapshots()? else {
+            complain(format_args!("what was being received is not deleted: {}", too_many_marks()));
+            return Ok(());
+        };
+        for number in numbers {
             changing(self, |fs| fs.store.apply(fs.giving_up(number)))?;
         }
         Ok(())
@@ -240,6 +258,10 @@ impl FileSystem {
         batch.note_freed(self.freed_by_a_tree());
         batch
     }
+}
+
+fn too_many_marks() -> Error {
+    damaged("FS-8: more snapshots than ever were are being received", &[key::RECEIVING_TAG])
 }
 
 /// Moves of a record. A directory is three clones, and a tree is healed after eight: more at once would hold up everybody else.

@@ -36,6 +36,8 @@ const LENGTH: usize = 32;
 const WRITABLE: u16 = 1;
 /// With where it was received from.
 const RECEIVED_LENGTH: usize = LENGTH + 24;
+/// Snapshots, at most. All of them are held in memory to be listed, and a table that is damaged may show any number.
+const SNAPSHOTS_MAX: usize = 1 << 20;
 /// The numbers that one can have: neither that of the root nor that of their directory, and 2 more is a cookie.
 const NUMBERS: Range<u64> = numbers::FIRST..SNAPSHOTS.0 - 1;
 
@@ -208,6 +210,10 @@ impl FileSystem {
             for (name_key, value) in scan.entries {
                 let snapshot = Snapshot::decode(&name_key[1..], &value);
                 snapshots.push(snapshot.ok_or_else(|| damaged(&name_key))?);
+            }
+            if snapshots.len() > SNAPSHOTS_MAX {
+                let what = format!("FS-8: there are more than {SNAPSHOTS_MAX} snapshots");
+                return Err(pando_engine::Error::Damaged { what }.into());
             }
             range = scan.rest;
         }

@@ -1,6 +1,6 @@
 //! Clones, step by step; the model and the crashes meet them in any order.
 
-use pando_engine::{Background, Bound, FormatOptions, KeyRange, Options, ScanLimit, Tree};
+use pando_engine::{Background, Batch, Bound, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 use pando_fs::operations::{
     Attributes, Caller, FileType, Operations, ROOT, SetAttributes, XattrMode, waiting,
 };
@@ -414,6 +414,25 @@ fn pairs(volume: &Volume, count: usize, elsewhere: impl Fn(usize) -> bool) -> In
 
 fn contents(number: usize) -> Vec<u8> {
     format!("{number:04}").repeat(900).into_bytes()
+}
+
+/// All that lay there was held in memory, with all other changes of names waiting. Nodes that several ways lead to show any number of keys.
+#[test]
+fn of_the_neighbours_of_files_with_several_links_no_more_are_looked_at_than_there_can_be() {
+    let volume = Volume::new();
+    let directory = pairs(&volume, 8, |_| false);
+    let neighbours = key::linked_key(volume.walk("d/a0").unwrap().0);
+    let mut batch = Batch::new();
+    for number in 0..5000_u32 {
+        let none = [&neighbours[..neighbours.len() - 1], &[0xff], &number.to_be_bytes()].concat();
+        batch.put(Tree::Metadata, none, &b"x"[..]);
+    }
+    volume.fs.engine().apply(batch).unwrap();
+    let before = volume.fs.engine().stats().scans;
+    clone(&volume, directory, ROOT, "copy");
+    let scans = volume.fs.engine().stats().scans - before;
+    assert!(scans <= 5, "{scans}");
+    assert_pairs(&volume, "copy", 8, |_| true);
 }
 
 /// Compares what [`pairs`] made with what is there now.

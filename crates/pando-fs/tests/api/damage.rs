@@ -152,3 +152,54 @@ fn a_snapshot_that_has_the_number_of_something_else_leads_nowhere() {
     with_number(directory);
     volume.assert_clean();
 }
+
+/// All of them were gathered in memory and given up, one by one, before the volume could be used. Nodes that several ways lead to show any number of
+/// keys.
+#[test]
+fn more_is_not_given_up_than_can_have_been_received() {
+    let volume = Volume::new();
+    for first in (0..=65_536_u64).step_by(4096) {
+        let mut batch = Batch::new();
+        for number in first..first + 4096 {
+            batch.put(Tree::Metadata, key::receiving_key(1000 + number), &b"\x01"[..]);
+        }
+        volume.fs.make_room(0, true).unwrap();
+        volume.fs.engine().apply(batch).unwrap();
+    }
+    let volume = volume.after_crash();
+    let first =
+        volume.fs.engine().waiting(|| volume.fs.engine().get(Tree::Metadata, &key::receiving_key(1000)));
+    assert!(first.unwrap().is_some());
+    volume.file(ROOT, "new");
+    assert!(is_damage(volume.fs.usage(false)));
+    let problems = volume.fs.check().unwrap().problems;
+    assert!(matches!(&problems[..], [one] if one.invariant == "FS-8"), "{problems:#?}");
+}
+
+/// The same for those that have names.
+#[test]
+fn more_snapshots_than_there_can_be_are_not_listed() {
+    let volume = Volume::new();
+    waiting(&*volume.fs, |fs| fs.take_snapshot(b"s", false)).unwrap();
+    let mut one = waiting(&*volume.fs, FileSystem::snapshots).unwrap().remove(0);
+    // Each step makes names that are longer by a letter, and two of each.
+    let step = |step: u8| vec![0x7f, step];
+    let mut batch = Batch::new();
+    one.name = Bytes::from_static(b"x");
+    batch.put(Tree::Metadata, [step(0), one.name.to_vec()].concat(), one.encode());
+    volume.fs.engine().apply(batch).unwrap();
+    for number in 0..20 {
+        let mut batch = Batch::new();
+        for letter in [b"a", b"b"] {
+            batch.clone_range(Tree::Metadata, step(number), [&step(number + 1)[..], letter].concat());
+        }
+        volume.fs.make_room(0, true).unwrap();
+        waiting(&*volume.fs, |fs| Ok(fs.engine().apply(batch.clone())?)).unwrap();
+    }
+    let mut batch = Batch::new();
+    batch.clone_range(Tree::Metadata, step(20), [&[key::SNAPSHOT_NAME_TAG][..], b"many"].concat());
+    waiting(&*volume.fs, |fs| Ok(fs.engine().apply(batch.clone())?)).unwrap();
+    assert!(is_damage(waiting(&*volume.fs, FileSystem::snapshots)));
+    // What is asked for by its name is there.
+    volume.walk(".snapshots/s").unwrap();
+}
