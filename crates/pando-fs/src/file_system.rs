@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use pando_device::Device;
@@ -24,7 +25,7 @@ use crate::schema::{Record, Timestamp, key};
 use crate::store::{self, Store};
 use crate::table::InodeTable;
 use crate::view::View;
-use crate::{Error, Miss, Result};
+use crate::{Error, Miss, Result, Snapshot};
 
 /// Memory for the names of directories that are known to be complete.
 const NAME_BUDGET_BYTES: usize = 64 << 20;
@@ -42,6 +43,8 @@ pub struct FileSystem {
     pub(crate) views: Mutex<HashMap<InodeNumber, Weak<View>>>,
     /// How many hold a snapshot, by its number.
     pub(crate) held: Mutex<HashMap<InodeNumber, usize>>,
+    /// What the directory of the snapshots had when it last changed, while somebody lists it.
+    pub(crate) listed: Mutex<Option<(SystemTime, Arc<[Snapshot]>)>>,
     /// Whether listings of the root show the directory of the snapshots.
     pub(crate) snapshots_listed: AtomicBool,
     /// Shared by all that makes keys; its value is the epoch of cached paths, raised when a directory moves.
@@ -135,6 +138,7 @@ impl FileSystem {
             parked: Parked::new(),
             views: Mutex::default(),
             held: Mutex::default(),
+            listed: Mutex::default(),
             snapshots_listed: AtomicBool::new(false),
             namespace: locks::RwLock::new(Rank::Namespace, 0, 0),
             clock,

@@ -353,15 +353,36 @@ impl FileSystem {
     ) -> Result<()> {
         let dots = [(1, &b"."[..], SNAPSHOTS), (2, b"..", ROOT)];
         let dots = dots.map(|(cookie, name, inode)| (cookie, Bytes::from_static(name), inode));
-        let named = self.snapshots()?;
-        let named = named.into_iter().map(|snapshot| (2 + snapshot.number.0, snapshot.name, snapshot.number));
-        for (own, name, inode) in dots.into_iter().chain(named).filter(|(own, ..)| *own > cookie) {
+        let all = self.listed_snapshots()?;
+        let first = all.partition_point(|snapshot| 2 + snapshot.number.0 <= cookie);
+        let named = all[first..].iter();
+        let named = named.map(|snapshot| (2 + snapshot.number.0, snapshot.name.clone(), snapshot.number));
+        let mut is_end = true;
+        for (own, name, inode) in dots.into_iter().filter(|(own, ..)| *own > cookie).chain(named) {
             let file_type = FileType::Directory;
+            is_end = false;
             if !emit(&DirectoryEntry { cookie: own, name, inode, file_type, attributes: None }) {
                 break;
             }
         }
+        if is_end {
+            *self.listed.lock() = None;
+        }
         Ok(())
+    }
+
+    /// All snapshots for a reply, which has room for a few: those that were read for the one before, unless one has come or gone since. The table has them
+    /// in another order, so that each reply would read all of it.
+    fn listed_snapshots(&self) -> Result<Arc<[Snapshot]>> {
+        // Looked at first: it changes behind the table.
+        let changed = self.inode(SNAPSHOTS)?.attributes().modified;
+        let listed = self.listed.lock().clone();
+        if let Some((_, all)) = listed.filter(|(then, _)| *then == changed) {
+            return Ok(all);
+        }
+        let all: Arc<[Snapshot]> = self.snapshots()?.into();
+        *self.listed.lock() = Some((changed, all.clone()));
+        Ok(all)
     }
 
     /// The directory of the snapshots, for the inode table.

@@ -363,6 +363,49 @@ fn a_volume_goes_back_again_and_again() {
     volume.remount(false).assert_clean();
 }
 
+/// Each reply read the whole table.
+#[test]
+fn a_listing_of_the_snapshots_reads_them_once() {
+    let volume = Volume::new();
+    let all: Vec<_> = (0..40).map(|number| format!("s{}", (number * 7) % 40)).collect();
+    all.iter().for_each(|name| take(&volume, name));
+    let scans = || volume.fs.engine().stats().scans;
+    let before = scans();
+    waiting(&*volume.fs, FileSystem::snapshots).unwrap();
+    let (once, before) = (scans() - before, scans());
+    // One name in each reply.
+    let (mut cookie, mut names) = (0, Vec::new());
+    let mut list_on = || {
+        let behind = cookie;
+        let mut emit = |entry: &pando_fs::operations::DirectoryEntry| {
+            let fits = cookie == behind;
+            if fits {
+                cookie = entry.cookie;
+                names.push(String::from_utf8_lossy(&entry.name).into_owned());
+            }
+            fits
+        };
+        waiting(&*volume.fs, |fs| fs.read_directory(SNAPSHOTS, behind, ListAttributes::OfAll, &mut emit))
+            .unwrap();
+        (cookie != behind).then(|| names.clone())
+    };
+    for _ in 0..22 {
+        list_on().unwrap();
+    }
+    assert_eq!(scans() - before, once);
+    // What has come and gone since is seen.
+    take(&volume, "new");
+    delete(&volume, &all[30]).unwrap();
+    let mut listed = Vec::new();
+    while let Some(names) = list_on() {
+        listed = names;
+    }
+    let mut expected = all.clone();
+    expected.remove(30);
+    expected.extend(["new".to_owned()]);
+    assert_eq!(listed[2..], expected);
+}
+
 /// A listing of the directory that was read meanwhile is known by that to be an old one, also if the clock has not gone on.
 #[test]
 fn the_directory_of_the_snapshots_tells_when_it_changed() {
