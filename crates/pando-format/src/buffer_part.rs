@@ -117,7 +117,7 @@ fn decode_keyed(
                     changes.push(decode_change(reader)?);
                 }
                 Pending::from_changes(changes).map_err(|place| {
-                    reader.wrong("change", place as u64, "behind a patch that ends before it (FMT-25)")
+                    reader.wrong("change", place as u64, "not one with the change before it (FMT-25)")
                 })?
             }
             other => return Err(reader.wrong("kind of a message", other.into(), "1 to 3")),

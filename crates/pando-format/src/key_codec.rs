@@ -1,10 +1,11 @@
 //! Encoding of bounds, ranges, MSNs, changes and pending sums: what nodes and log records have in common.
 //!
 //! A length or offset inside a change is bounded here, so that applying a decoded change cannot be made to allocate
-//! more than [`VALUE_LENGTH_MAX`].
+//! more than [`VALUE_LENGTH_MAX`]; so is the number of fields, which take many times more memory than bytes.
 
 use crate::codec::{Reader, Writer};
 use crate::error::FormatError;
+use crate::message::FIELDS_MAX;
 use crate::{Bound, Change, FieldUpdate, HEIGHT_MAX, KeyRange, Msn, Side, Tree};
 
 /// The longest value of a key, in bytes. Blocks have 4 KiB, extended attributes 64 KiB at most.
@@ -69,8 +70,8 @@ const ADD: u8 = 3;
 
 /// Fewest bytes of an encoded change: a truncate.
 pub(crate) const CHANGE_LENGTH_MIN: usize = 5;
-/// Fewest bytes of an encoded field update: a set of no bytes.
-const FIELD_LENGTH_MIN: usize = 5;
+/// Fewest bytes of an encoded field update: a set of one byte.
+const FIELD_LENGTH_MIN: usize = 6;
 
 pub(crate) fn encode_change(writer: &mut Writer, change: &Change) {
     match change {
@@ -84,8 +85,10 @@ pub(crate) fn encode_change(writer: &mut Writer, change: &Change) {
             writer.u32(*length);
         }
         Change::Update { fields } => {
+            let count = fields.len();
+            assert!((1..=FIELDS_MAX).contains(&count), "FMT-26: an attribute update has 1 to 256 fields");
             writer.u8(UPDATE);
-            writer.length(fields.len());
+            writer.length(count);
             for field in fields {
                 encode_field(writer, field);
             }
@@ -96,6 +99,7 @@ pub(crate) fn encode_change(writer: &mut Writer, change: &Change) {
 fn encode_field(writer: &mut Writer, field: &FieldUpdate) {
     match field {
         FieldUpdate::Set { offset, bytes } => {
+            assert!(!bytes.is_empty(), "FMT-26: a field is not empty");
             writer.u8(SET);
             writer.u16(*offset);
             writer.u16(bytes.len().try_into().expect("a field of an attribute update is below 64 KiB"));
@@ -128,6 +132,9 @@ pub(crate) fn decode_change(reader: &mut Reader<'_>) -> Result<Change, FormatErr
         TRUNCATE => Ok(Change::Truncate { length: reader.u32()? }),
         UPDATE => {
             let count = reader.count(FIELD_LENGTH_MIN)?;
+            if !(1..=FIELDS_MAX).contains(&count) {
+                return Err(reader.wrong("fields of an attribute update", count as u64, "1 to 256 (FMT-26)"));
+            }
             let mut fields = Vec::with_capacity(count);
             for _ in 0..count {
                 fields.push(decode_field(reader)?);
@@ -144,10 +151,50 @@ fn decode_field(reader: &mut Reader<'_>) -> Result<FieldUpdate, FormatError> {
     match kind {
         SET => {
             let length = reader.u16()?;
+            if length == 0 {
+                return Err(reader.wrong("bytes of a field", 0, "at least one (FMT-26)"));
+            }
             Ok(FieldUpdate::Set { offset, bytes: reader.bytes(length.into())? })
         }
         MAX => Ok(FieldUpdate::Max { offset, value: reader.u64()? }),
         ADD => Ok(FieldUpdate::Add { offset, value: reader.u64()? }),
         other => Err(reader.wrong("kind of a field update", other.into(), "1 to 3")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{Operation, Structure};
+
+    /// Each of millions of fields without bytes took 40 bytes of memory for 5 of an image, which compresses to nothing: opening a small one took 9 GB.
+    #[test]
+    fn updates_that_no_writer_makes_are_refused() {
+        let decoded = |lengths: &[u16]| {
+            let mut writer = Writer::new();
+            writer.u8(UPDATE);
+            writer.length(lengths.len());
+            for length in lengths {
+                writer.u8(SET);
+                writer.u16(0);
+                writer.u16(*length);
+                writer.zeros((*length).into());
+            }
+            decode_change(&mut Reader::new(Structure::BufferPart, &writer.into_vec().into()))
+        };
+        let Ok(most) = decoded(&[1; FIELDS_MAX]) else { panic!("as many fields as there may be") };
+        for wrong in [&[][..], &[0, 2], &[2, 0], &[1; FIELDS_MAX + 1]] {
+            let error = decoded(wrong).unwrap_err().to_string();
+            assert!(error.contains("FMT-26"), "{error}");
+        }
+        let check = |change: &Change| {
+            Operation::Change { tree: Tree::Data, key: Bytes::new(), change: change.clone() }.check()
+        };
+        assert_eq!(check(&most), Ok(()));
+        let Change::Update { mut fields } = most else { panic!("an update") };
+        fields.push(FieldUpdate::Max { offset: 0, value: 7 });
+        assert!(check(&Change::Update { fields }).is_err());
     }
 }

@@ -27,7 +27,7 @@ pub enum Change {
     /// Attribute update: sets fixed fields of a value. A missing value stays missing, and a field that does not lie
     /// inside the value is left out.
     Update {
-        /// The fields, in the order they are applied.
+        /// The fields, in the order they are applied: 1 to 256, none of them empty (FMT-26).
         fields: Vec<FieldUpdate>,
     },
 }
@@ -61,6 +61,21 @@ pub enum FieldUpdate {
 /// Fields of updates that become one; beyond that they follow each other.
 const JOINED_FIELDS_MAX: usize = 64;
 
+/// Fields of an update, at most (FMT-26). What is joined has fewer.
+pub(crate) const FIELDS_MAX: usize = 256;
+
+/// What a field takes in memory beyond its own bytes and the 4 of its length, at least.
+const FIELD_OVERHEAD: usize = 36;
+
+/// What a change takes in memory beyond the 8 of its length, at least.
+const CHANGE_OVERHEAD: usize = 32;
+
+const _: () = assert!(size_of::<FieldUpdate>() <= FIELD_OVERHEAD + 4 && FIELDS_MAX > JOINED_FIELDS_MAX);
+const _: () = assert!(size_of::<Change>() <= CHANGE_OVERHEAD + 8);
+
+/// A sum of no more changes, as nearly all are, weighs their bytes alone: what else they take counts as what a message takes in any case.
+const LIGHT_CHANGES_MAX: usize = 16;
+
 /// The sum of the messages that wait for one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pending {
@@ -80,9 +95,15 @@ impl Pending {
     /// # Errors
     /// That place.
     pub(crate) fn from_changes(changes: Vec<Change>) -> Result<Self, usize> {
-        let apart = |pair: &[Change]| match (pair[0].patched(), pair[1].patched()) {
-            (Some(older), Some(newer)) => older.end < newer.start,
-            _ => true,
+        let apart = |pair: &[Change]| match (&pair[0], &pair[1]) {
+            (Change::Truncate { .. }, Change::Truncate { .. }) => false,
+            (Change::Update { fields }, Change::Update { fields: newer }) => {
+                fields.len() + newer.len() > JOINED_FIELDS_MAX
+            }
+            (older, newer) => match (older.patched(), newer.patched()) {
+                (Some(older), Some(newer)) => older.end < newer.start,
+                _ => true,
+            },
         };
         match changes.windows(2).position(|pair| !apart(pair)) {
             None => Ok(Self::Changes(changes)),
@@ -90,17 +111,19 @@ impl Pending {
         }
     }
 
-    /// Adds a newer sum on top of this one. Returns by how much [`Pending::length`] has changed.
+    /// Adds a newer sum on top of this one. Returns by how much [`Pending::weight`] has changed.
     pub fn push(&mut self, newer: Self) -> isize {
         let (before, old, newer) = match (&mut *self, newer) {
             (Self::Changes(changes), Self::Changes(newer)) => {
-                return newer.into_iter().map(|change| push_change(changes, change)).sum();
+                let before = overhead_of(changes.len());
+                let heavier: isize = newer.into_iter().map(|change| push_change(changes, change)).sum();
+                return heavier + grown(before, overhead_of(changes.len()));
             }
             (Self::Put(value), newer) => (value.len(), Some(std::mem::take(value)), newer),
-            (other, newer) => (other.length(), None, newer),
+            (other, newer) => (other.weight(), None, newer),
         };
         *self = newer.settle(old).map_or(Self::Delete, Self::Put);
-        grown(before, self.length())
+        grown(before, self.weight())
     }
 
     /// The value after the messages, given the one before; `None` is no value. What nobody else has is changed in place.
@@ -144,6 +167,22 @@ impl Pending {
             Self::Changes(changes) => changes.iter().map(Change::length).sum(),
         }
     }
+
+    /// Memory that it takes, in bytes, beside what any message does. Of very many small changes, as only a volume made to harm has them, it is many times
+    /// [`Pending::length`].
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Changes(changes) => {
+                overhead_of(changes.len()) + changes.iter().map(Change::weight).sum::<usize>()
+            }
+            Self::Put(_) | Self::Delete => self.length(),
+        }
+    }
+}
+
+/// What so many changes take beyond what [`Change::weight`] says of each.
+fn overhead_of(changes: usize) -> usize {
+    changes.saturating_sub(LIGHT_CHANGES_MAX) * CHANGE_OVERHEAD
 }
 
 impl Change {
@@ -218,6 +257,14 @@ impl Change {
         }
     }
 
+    /// What it is of a [`Pending::weight`]. Nearly all updates have one field.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Update { fields } => self.length() + fields.len().saturating_sub(1) * FIELD_OVERHEAD,
+            Self::Patch { .. } | Self::Truncate { .. } => self.length(),
+        }
+    }
+
     /// Bytes it holds.
     pub fn length(&self) -> usize {
         match self {
@@ -234,20 +281,20 @@ impl Change {
     }
 }
 
-/// Adds a change on top of others that are a sum. Returns by how much their length has changed.
+/// Adds a change on top of others that are a sum. Returns by how much their weights have changed.
 fn push_change(changes: &mut Vec<Change>, change: Change) -> isize {
     let patches = changes.iter().rposition(|change| change.patched().is_none()).map_or(0, |last| last + 1);
     match change {
         Change::Patch { offset, bytes } => push_patch(changes, patches, offset, bytes),
         Change::Truncate { length } => push_truncate(changes, patches, length),
         Change::Update { .. } => {
-            let before = changes.last().map_or(0, Change::length);
-            let length = change.length();
+            let before = changes.last().map_or(0, Change::weight);
+            let weight = change.weight();
             if changes.last_mut().is_some_and(|last| last.absorb(&change)) {
-                return grown(before, changes.last().map_or(0, Change::length));
+                return grown(before, changes.last().map_or(0, Change::weight));
             }
             changes.push(change);
-            length as isize
+            weight as isize
         }
     }
 }
@@ -261,9 +308,9 @@ fn push_patch(changes: &mut Vec<Change>, first: usize, offset: u32, bytes: Bytes
         ..first + changes[first..].partition_point(|older| patched(older).start <= new.end);
     let Some(lowest) = changes[touched.clone()].first() else {
         let patch = Change::Patch { offset, bytes };
-        let length = patch.length();
+        let weight = patch.weight();
         changes.insert(touched.start, patch);
-        return length as isize;
+        return weight as isize;
     };
     let start = patched(lowest).start.min(new.start);
     let end = patched(&changes[touched.end - 1]).end.max(new.end);
@@ -278,8 +325,8 @@ fn push_patch(changes: &mut Vec<Change>, first: usize, offset: u32, bytes: Bytes
         sum.freeze()
     };
     let sum = Change::Patch { offset: start as u32, bytes: sum };
-    let after = sum.length();
-    let before = changes.splice(touched, [sum]).map(|older| older.length()).sum();
+    let after = sum.weight();
+    let before = changes.splice(touched, [sum]).map(|older| older.weight()).sum();
     grown(before, after)
 }
 
@@ -292,7 +339,7 @@ fn push_truncate(changes: &mut Vec<Change>, first: usize, length: u32) -> isize 
     let mut change = 0;
     if let Some(start) = cut {
         let behind: Vec<Change> = changes.drain(inside..).collect();
-        change -= behind.iter().map(|patch| patch.length() as isize).sum::<isize>();
+        change -= behind.iter().map(|patch| patch.weight() as isize).sum::<isize>();
         // A patch that begins behind the length leaves a value that reaches up to it all the same, unless another one does.
         let bytes = match &behind[0] {
             Change::Patch { bytes, .. } => bytes.slice(..limit - start),
@@ -306,7 +353,7 @@ fn push_truncate(changes: &mut Vec<Change>, first: usize, length: u32) -> isize 
         Some(Change::Truncate { length: older }) => *older = length.min(*older),
         _ => {
             let truncate = Change::Truncate { length };
-            change += truncate.length() as isize;
+            change += truncate.weight() as isize;
             changes.insert(first, truncate);
         }
     }
@@ -334,7 +381,7 @@ fn own(bytes: Bytes) -> BytesMut {
     bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]))
 }
 
-/// By how much a length has changed.
+/// By how much a weight has changed.
 fn grown(before: usize, after: usize) -> isize {
     after as isize - before as isize
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::key::KEY_LENGTH_MAX;
 use crate::key_codec::VALUE_LENGTH_MAX;
+use crate::message::FIELDS_MAX;
 use crate::{Change, KeyRange, Tree};
 
 /// Bytes of a block value: the unit in which [`Operation::PutRun`] cuts its bytes.
@@ -121,6 +122,10 @@ impl Operation {
             Self::Delete { key, .. } => check_key(key.len()),
             Self::Change { key, change: Change::Patch { offset, bytes }, .. } => {
                 check_put(key, *offset as usize + bytes.len())
+            }
+            Self::Change { change: Change::Update { fields }, .. } if fields.len() > FIELDS_MAX => {
+                let found = fields.len() as u64;
+                Err(Excess { what: "an attribute update", found, limit: "at most 256 fields (FMT-26)" })
             }
             Self::Change { key, .. } => check_key(key.len()),
             Self::DeleteRange { range, .. } => {

@@ -590,7 +590,7 @@ impl MessageBuffer {
     }
 
     fn keyed_weight(key: &Bytes, pending: &Pending) -> usize {
-        key.len() + pending.length() + ENTRY_OVERHEAD
+        key.len() + pending.weight() + ENTRY_OVERHEAD
     }
 
     fn range_weight(range: &KeyRange) -> usize {

@@ -82,11 +82,11 @@ proptest! {
         prop_assert_eq!(&Pending::Changes(changes.clone()).apply(old.clone()), &one_by_one);
 
         let mut sum = Pending::Changes(vec![changes[0].clone()]);
-        let mut length = sum.length() as isize;
+        let mut weight = sum.weight() as isize;
         for change in &changes[1..] {
-            length += sum.push(Pending::Changes(vec![change.clone()]));
+            weight += sum.push(Pending::Changes(vec![change.clone()]));
         }
-        prop_assert_eq!(length, sum.length() as isize);
+        prop_assert_eq!(weight, sum.weight() as isize);
         prop_assert_eq!(&sum.apply(old.clone()), &one_by_one);
         let Pending::Changes(changes) = &sum else { panic!("changes to a value that nobody has seen stay changes") };
         prop_assert!(changes.windows(2).all(|pair| match (pair[0].patched(), pair[1].patched()) {
@@ -134,6 +134,33 @@ fn patches_that_fall_or_touch_are_refused() {
     assert_eq!(place(&[patch(5), Change::Truncate { length: 7 }, patch(0)]), None);
 }
 
+/// A chain of what would have been joined takes many times more memory than bytes.
+#[test]
+fn changes_that_are_always_joined_are_refused_where_they_follow_each_other() {
+    let place = |changes: &[Change]| Pending::from_changes(changes.to_vec()).err();
+    let truncate = Change::Truncate { length: 7 };
+    let update =
+        |fields: usize| Change::Update { fields: vec![FieldUpdate::Max { offset: 8, value: 7 }; fields] };
+    assert_eq!(place(&[truncate.clone(), update(1), truncate.clone()]), None);
+    assert_eq!(place(&[update(1), truncate.clone(), truncate]), Some(2));
+    assert_eq!(place(&[update(32), update(33), update(32)]), None);
+    assert_eq!(place(&[update(33), update(32), update(32)]), Some(2));
+}
+
+/// What small changes take was counted as their bytes alone: memory was full long before anything was thrown out of it.
+#[test]
+fn very_many_small_changes_weigh_what_they_take() {
+    let fields = (0..64).map(|offset| FieldUpdate::Set { offset, bytes: Bytes::from_static(b"x") });
+    let update = Pending::Changes(vec![Change::Update { fields: fields.collect() }]);
+    assert!(update.weight() >= 63 * size_of::<FieldUpdate>(), "{}", update.weight());
+    let patches = (0..1000).map(|number| Change::Patch { offset: 2 * number, bytes: Bytes::new() });
+    let patches = Pending::from_changes(patches.collect()).unwrap();
+    assert!(patches.weight() >= 980 * size_of::<Change>(), "{}", patches.weight());
+    // Of what writers make it is what it was.
+    let few = Pending::Changes(vec![Change::Patch { offset: 7, bytes: Bytes::from_static(b"1234") }]);
+    assert_eq!((few.weight(), few.length()), (12, 12));
+}
+
 /// Few places of a block written again and again, or a tail cut and written anew: the sum does not grow.
 #[test]
 fn sums_of_what_is_written_over_stay_small() {
@@ -175,10 +202,8 @@ fn updates_of_many_fields_are_not_joined() {
     };
     let sum = |count| {
         let mut sum = Pending::Changes(vec![update(0, count)]);
-        assert_eq!(
-            sum.push(Pending::Changes(vec![update(1, count)])),
-            sum.length() as isize - 12 * count as isize
-        );
+        let before = sum.weight() as isize;
+        assert_eq!(sum.push(Pending::Changes(vec![update(1, count)])), sum.weight() as isize - before);
         sum
     };
     assert_eq!(sum(32), Pending::Changes(vec![update(0, 33)]));

@@ -50,15 +50,17 @@ fn range() -> impl Strategy<Value = KeyRange> {
 }
 
 fn change() -> impl Strategy<Value = Change> {
+    // FMT-26
+    let set = value().prop_map(|bytes| if bytes.is_empty() { Bytes::from_static(b"x") } else { bytes });
     let field = prop_oneof![
-        (any::<u16>(), value()).prop_map(|(offset, bytes)| FieldUpdate::Set { offset, bytes }),
+        (any::<u16>(), set).prop_map(|(offset, bytes)| FieldUpdate::Set { offset, bytes }),
         any::<(u16, u64)>().prop_map(|(offset, value)| FieldUpdate::Max { offset, value }),
         any::<(u16, u64)>().prop_map(|(offset, value)| FieldUpdate::Add { offset, value }),
     ];
     prop_oneof![
         (0..5000_u32, value()).prop_map(|(offset, bytes)| Change::Patch { offset, bytes }),
         any::<u32>().prop_map(|length| Change::Truncate { length }),
-        vec(field, 0..4).prop_map(|fields| Change::Update { fields }),
+        vec(field, 1..4).prop_map(|fields| Change::Update { fields }),
     ]
 }
 
