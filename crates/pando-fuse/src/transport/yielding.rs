@@ -337,16 +337,19 @@ mod tests {
         class_of(thread) == libc::SCHED_IDLE
     }
 
-    /// Where threads cannot go back to be ordinary ones there is nothing to test.
-    fn may_yield() -> bool {
+    /// Where threads cannot go back to be ordinary ones there is nothing to test, which it says.
+    fn may_yield(test: &str) -> bool {
         let may = Yielding::is_possible();
         assert!(may || !rustix::process::geteuid().is_root(), "root may do so");
+        if !may {
+            println!("SKIPPED {test}: it needs CAP_SYS_NICE");
+        }
         may
     }
 
     #[test]
     fn a_thread_yields_as_long_as_it_gets_on() {
-        if !may_yield() {
+        if !may_yield("a_thread_yields_as_long_as_it_gets_on") {
             return;
         }
         let yielding = Yielding::default();
@@ -371,7 +374,7 @@ mod tests {
     /// A thread that sleeps while it yields might be kept from running when it is needed.
     #[test]
     fn a_thread_without_requests_becomes_ordinary_and_may_yield_again() {
-        if !may_yield() {
+        if !may_yield("a_thread_without_requests_becomes_ordinary_and_may_yield_again") {
             return;
         }
         let yielding = Yielding::default();
@@ -408,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_was_kept_from_running_does_not_yield_for_a_while() {
-        if !may_yield() {
+        if !may_yield("a_thread_that_was_kept_from_running_does_not_yield_for_a_while") {
             return;
         }
         let yielding = Yielding::default();
@@ -449,7 +452,7 @@ mod tests {
 
     #[test]
     fn no_thread_yields_in_a_crowd() {
-        if !may_yield() {
+        if !may_yield("no_thread_yields_in_a_crowd") {
             return;
         }
         let yielding = Yielding::default();
@@ -479,7 +482,7 @@ mod tests {
 
     #[test]
     fn threads_that_it_starts_are_ordinary() {
-        if !may_yield() {
+        if !may_yield("threads_that_it_starts_are_ordinary") {
             return;
         }
         let yielding = Yielding::default();
@@ -495,7 +498,7 @@ mod tests {
 
     #[test]
     fn the_watch_looks_when_it_is_needed_and_ends() {
-        if !may_yield() {
+        if !may_yield("the_watch_looks_when_it_is_needed_and_ends") {
             return;
         }
         let yielding = Yielding::default();
