@@ -23,14 +23,14 @@ impl LoopDevice {
         output.status.success().then(|| Self(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
     }
 
-    /// Runs a test with a new image and, where it can be had, a loop device over it.
-    fn with(test: impl FnOnce(&str)) {
+    /// Runs the test of this name with a new image and, where it can be had, a loop device over it.
+    fn with(name: &str, test: impl FnOnce(&str)) {
         let directory = tempfile::tempdir().unwrap();
         let image = directory.path().join("image");
         drop(FileDevice::create(&image, CAPACITY).unwrap());
         match Self::attach(&image) {
             Some(looped) => test(&looped.0),
-            None => println!("skipped: losetup refused"),
+            None => println!("SKIPPED {name}: losetup refused"),
         }
     }
 }
@@ -86,7 +86,12 @@ fn one_of_two_loop_devices_over_a_file_is_opened() {
     drop(device);
     assert!(open(&one, Access::Exclusive).is_ok());
     // A loop device may be over a block device, too.
-    let Some(above) = LoopDevice::attach(Path::new(&one.0)) else { return };
+    let Some(above) = LoopDevice::attach(Path::new(&one.0)) else {
+        println!(
+            "SKIPPED one_of_two_loop_devices_over_a_file_is_opened: losetup refused a loop device over another"
+        );
+        return;
+    };
     assert!(is_refused(&one, Access::Exclusive));
     assert!(open(&above, Access::Exclusive).is_ok());
 }
@@ -257,7 +262,7 @@ fn one_writer_or_many_readers() {
 
 #[test]
 fn a_block_device_in_use_is_refused() {
-    LoopDevice::with(|looped| {
+    LoopDevice::with("a_block_device_in_use_is_refused", |looped| {
         let device = FileDevice::open(looped, Access::Exclusive).unwrap();
         assert_eq!(device.capacity(), CAPACITY);
         assert!(matches!(FileDevice::open(looped, Access::Exclusive), Err(DeviceError::InUse { .. })));
@@ -274,7 +279,7 @@ fn a_file_and_the_loop_device_over_it_are_not_open_both() {
     let held = FileDevice::create(&image, CAPACITY).unwrap();
     std::fs::hard_link(&image, &other_name).unwrap();
     let Some(looped) = LoopDevice::attach(&image) else {
-        println!("skipped: losetup refused");
+        println!("SKIPPED a_file_and_the_loop_device_over_it_are_not_open_both: losetup refused");
         return;
     };
     assert!(is_in_use(FileDevice::open(&looped.0, Access::Exclusive)));
@@ -307,7 +312,7 @@ fn a_file_that_is_let_go_of_in_a_moment_is_opened() {
 /// was in use.
 #[test]
 fn a_block_device_that_is_let_go_of_in_a_moment_is_opened() {
-    LoopDevice::with(|looped| {
+    LoopDevice::with("a_block_device_that_is_let_go_of_in_a_moment_is_opened", |looped| {
         let other =
             rustix::fs::open(looped, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()).unwrap();
         std::thread::scope(|scope| {
