@@ -317,7 +317,7 @@ fn a_block_device_that_is_let_go_of_in_a_moment_is_opened() {
             rustix::fs::open(looped, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()).unwrap();
         std::thread::scope(|scope| {
             let opened = scope.spawn(|| FileDevice::open(looped, Access::Exclusive));
-            std::thread::yield_now();
+            std::thread::sleep(5 * BUSY_PAUSE);
             drop(other);
             opened.join().unwrap().unwrap();
         });
