@@ -50,15 +50,6 @@ pub enum Access {
     Exclusive,
 }
 
-/// How batches are moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backend {
-    /// io_uring where the kernel offers it, else threads.
-    Automatic,
-    /// Plain calls on a few threads.
-    Threads,
-}
-
 /// An open file or block device.
 pub struct FileDevice {
     file: OwnedFd,
@@ -68,6 +59,7 @@ pub struct FileDevice {
     capacity: u64,
     is_block_device: bool,
     is_direct: bool,
+    /// Without them batches go through threads.
     rings: Option<Rings>,
     flushes: Flushes,
     /// Set once discard turned out not to be supported.
@@ -80,15 +72,7 @@ impl FileDevice {
     /// # Errors
     /// [`DeviceError::InUse`] if somebody else has it open in a way that excludes this, else [`DeviceError::Io`].
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self, DeviceError> {
-        Self::open_with(path, access, Backend::Automatic)
-    }
-
-    /// Opens what is there with a certain backend.
-    ///
-    /// # Errors
-    /// As [`FileDevice::open`].
-    pub fn open_with(path: impl AsRef<Path>, access: Access, backend: Backend) -> Result<Self, DeviceError> {
-        Self::open_freeing(path.as_ref(), access, backend, || false)
+        Self::open_freeing(path.as_ref(), access, || false)
     }
 
     /// Opens what is there to write to it. If it is a block device that somebody has claimed, but no process of this program has open, `free` may see to
@@ -97,15 +81,10 @@ impl FileDevice {
     /// # Errors
     /// As [`FileDevice::open`].
     pub fn open_claimed(path: impl AsRef<Path>, free: impl Fn() -> bool) -> Result<Self, DeviceError> {
-        Self::open_freeing(path.as_ref(), Access::Exclusive, Backend::Automatic, free)
+        Self::open_freeing(path.as_ref(), Access::Exclusive, free)
     }
 
-    fn open_freeing(
-        path: &Path,
-        access: Access,
-        backend: Backend,
-        free: impl Fn() -> bool,
-    ) -> Result<Self, DeviceError> {
+    fn open_freeing(path: &Path, access: Access, free: impl Fn() -> bool) -> Result<Self, DeviceError> {
         let failed = |code| open_error(path, code);
         let flags = match access {
             Access::ReadOnly => OFlags::RDONLY,
@@ -113,7 +92,7 @@ impl FileDevice {
         };
         let (file, is_direct) = while_busy(|| open_direct(path, flags, Mode::empty())).map_err(failed)?;
         let number = rustix::fs::fstat(&file).map_err(failed)?.st_rdev;
-        let mut device = Self::adopt(file, path, is_direct, access, backend)?;
+        let mut device = Self::adopt(file, path, is_direct, access)?;
         // Behind the lock: a mount of this program that is just taking a claim over is not disturbed.
         if device.is_block_device && access == Access::Exclusive {
             let take = || while_busy(|| Claim::take(path, number));
@@ -151,16 +130,10 @@ impl FileDevice {
             path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let directory = File::open(directory).map_err(|error| io_error(path, "open", 0, errno(&error)))?;
         rustix::fs::fsync(&directory).map_err(failed)?;
-        Self::adopt(file, path, is_direct, Access::Exclusive, Backend::Automatic)
+        Self::adopt(file, path, is_direct, Access::Exclusive)
     }
 
-    fn adopt(
-        file: OwnedFd,
-        path: &Path,
-        is_direct: bool,
-        access: Access,
-        backend: Backend,
-    ) -> Result<Self, DeviceError> {
+    fn adopt(file: OwnedFd, path: &Path, is_direct: bool, access: Access) -> Result<Self, DeviceError> {
         let failed = |code| open_error(path, code);
         let file = File::from(file);
         let status = file.metadata().map_err(|error| io_error(path, "open", 0, errno(&error)))?;
@@ -185,7 +158,6 @@ impl FileDevice {
         }
         // Seeking to the end tells the size of a block device as well.
         let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(failed)?;
-        let rings = if backend == Backend::Automatic { Rings::probe() } else { None };
         Ok(Self {
             file,
             claim: None,
@@ -193,7 +165,7 @@ impl FileDevice {
             capacity: length - length % BLOCK_SIZE as u64,
             is_block_device,
             is_direct,
-            rings,
+            rings: Rings::probe(),
             flushes: Flushes::default(),
             discard_refused: AtomicBool::new(false),
         })

@@ -26,6 +26,6 @@ pub use buffer::Buffer;
 pub use claim::Claim;
 pub use complaint::complain;
 pub use device::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest};
-pub use file::{Access, Backend, FileDevice};
+pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;
 pub use simulated::SimulatedDevice;

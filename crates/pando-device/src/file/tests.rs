@@ -46,18 +46,27 @@ fn on_each_device(test: impl Fn(FileDevice)) {
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("image");
     drop(FileDevice::create(&image, CAPACITY).unwrap());
-    for backend in [Backend::Automatic, Backend::Threads] {
-        test(FileDevice::open_with(&image, Access::Exclusive, backend).unwrap());
+    for with_rings in [true, false] {
+        test(open(&image, with_rings));
     }
     let Some(looped) = LoopDevice::attach(&image) else {
         println!("skipped on a loop device: losetup refused");
         return;
     };
-    for backend in [Backend::Automatic, Backend::Threads] {
-        let device = FileDevice::open_with(&looped.0, Access::Exclusive, backend).unwrap();
+    for with_rings in [true, false] {
+        let device = open(looped.0.as_ref(), with_rings);
         assert!(device.is_block_device);
         test(device);
     }
+}
+
+/// Moves batches by io_uring where the kernel offers it, or by threads.
+fn open(path: &Path, with_rings: bool) -> FileDevice {
+    let mut device = FileDevice::open(path, Access::Exclusive).unwrap();
+    if !with_rings {
+        device.rings = None;
+    }
+    device
 }
 
 #[test]
@@ -347,9 +356,9 @@ fn creating_does_not_overwrite() {
 fn a_file_that_was_cut_gives_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("image");
-    for backend in [Backend::Automatic, Backend::Threads] {
+    for with_rings in [true, false] {
         std::fs::write(&image, vec![7; 10 * BLOCK_SIZE + 17]).unwrap();
-        let device = FileDevice::open_with(&image, Access::Exclusive, backend).unwrap();
+        let device = open(&image, with_rings);
         assert_eq!(device.capacity(), 10 * BLOCK, "the odd bytes at the end are no block");
         File::options().write(true).open(&image).unwrap().set_len(3 * BLOCK).unwrap();
         let mut batch: Vec<_> = [0, 6]
