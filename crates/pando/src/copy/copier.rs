@@ -16,7 +16,6 @@
 
 use std::vec::IntoIter;
 
-use bytes::{Bytes, BytesMut};
 use pando_fs::operations::FileType;
 use pando_fs::schema::key;
 
@@ -623,7 +622,7 @@ fn copy_contents(source: &dyn OpenFile, target: &dyn OpenFile) -> Result<(), Pro
         let mut offset = range.start;
         while offset < range.end {
             let length = (range.end - offset).min(PIECE_BYTES as u64) as usize;
-            let bytes = joined(source.read(offset, length).reading("read")?);
+            let bytes = pando_fs::join(&source.read(offset, length).reading("read")?);
             if bytes.is_empty() {
                 break;
             }
@@ -643,7 +642,7 @@ fn copy_until_end(source: &dyn OpenFile, target: &dyn OpenFile, size: u64) -> Re
     let length = (size as usize + 1).next_multiple_of(4096);
     let mut offset = 0;
     loop {
-        let bytes = joined(source.read(offset, length).reading("read")?);
+        let bytes = pando_fs::join(&source.read(offset, length).reading("read")?);
         let is_end = bytes.len() < length;
         if !bytes.is_empty() {
             offset += bytes.len() as u64;
@@ -653,16 +652,6 @@ fn copy_until_end(source: &dyn OpenFile, target: &dyn OpenFile, size: u64) -> Re
             return Ok(());
         }
     }
-}
-
-/// One piece of memory: a write of many small pieces is many operations.
-fn joined(mut pieces: Vec<Bytes>) -> Bytes {
-    if pieces.len() == 1 {
-        return pieces.swap_remove(0);
-    }
-    let mut all = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
-    pieces.iter().for_each(|piece| all.extend_from_slice(piece));
-    all.freeze()
 }
 
 #[cfg(test)]

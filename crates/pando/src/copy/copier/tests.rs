@@ -6,6 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
+use bytes::Bytes;
 use rustix::io::Errno;
 
 use super::*;
