@@ -24,7 +24,7 @@ mod uring;
 
 pub use buffer::Buffer;
 pub use claim::Claim;
-pub use complaint::complain;
+pub use complaint::{complain, io_text};
 pub use device::{BLOCK_SIZE, Device, DeviceError, ReadRequest, WriteRequest};
 pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;

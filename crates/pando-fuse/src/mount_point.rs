@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use pando_device::{BLOCK_SIZE, Claim};
+use pando_device::{BLOCK_SIZE, Claim, io_text};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -62,27 +62,19 @@ impl std::fmt::Display for MountError {
             Self::Device(error) if error.kind() == io::ErrorKind::NotFound => f.write_str(
                 "there is no /dev/fuse; load the module with `modprobe fuse`, or use the unmounted commands",
             ),
-            Self::Device(error) => write!(f, "cannot open /dev/fuse: {}", words(error)),
+            Self::Device(error) => write!(f, "cannot open /dev/fuse: {}", io_text(error)),
             Self::Refused { action, path, why } => write!(f, "cannot {action} {}: {why}", path.display()),
             Self::Busy { path } => {
                 write!(f, "{} is in use; `fuser -vm {}` shows by whom", path.display(), path.display())
             }
             Self::Handshake(error) => {
-                write!(f, "the kernel's FUSE does not accept the connection: {}", words(error))
+                write!(f, "the kernel's FUSE does not accept the connection: {}", io_text(error))
             }
         }
     }
 }
 
 impl std::error::Error for MountError {}
-
-/// An error in the middle of a sentence: no capital, no number.
-fn words(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_lowercase().chain(letters).collect())
-}
 
 /// The options of any mount that the kernel keeps itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,7 +196,7 @@ pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
     let refuse = |error: io::Error| {
         let why = match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOTCONN) => "a dead mount is in the way; unmount it first".into(),
-            _ => words(&error),
+            _ => io_text(&error),
         };
         MountError::MountPoint { path: mountpoint.to_owned(), why }
     };
@@ -286,7 +278,7 @@ fn has_good_block_mounts() -> bool {
 /// standard input.
 fn mount_through_helper(mountpoint: &Path, look: &Appearance<'_>) -> Result<OwnedFd, MountError> {
     let refuse = |why: String| MountError::Refused { action: "mount", path: mountpoint.to_owned(), why };
-    let no_helper = |error: io::Error| refuse(format!("cannot run fusermount3: {}", words(&error)));
+    let no_helper = |error: io::Error| refuse(format!("cannot run fusermount3: {}", io_text(&error)));
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|errno| no_helper(errno.into()))?;
@@ -361,14 +353,14 @@ fn unmount_with(mountpoint: &Path, lazy: bool, force: bool) -> Result<(), MountE
 
 /// Why something was not done: `mount`, `remount` or `unmount`.
 pub(crate) fn refuse(action: &'static str, mountpoint: &Path, error: &io::Error) -> MountError {
-    MountError::Refused { action, path: mountpoint.to_owned(), why: words(error) }
+    MountError::Refused { action, path: mountpoint.to_owned(), why: io_text(error) }
 }
 
 fn unmount_through_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     let mut command = Command::new("fusermount3");
     command.arg(if lazy { "-uz" } else { "-u" }).arg("--").arg(mountpoint);
     let refuse = |why: String| MountError::Refused { action: "unmount", path: mountpoint.to_owned(), why };
-    let failed = |error| refuse(format!("cannot run fusermount3: {}", words(&error)));
+    let failed = |error| refuse(format!("cannot run fusermount3: {}", io_text(&error)));
     run_unmount(&mut command, mountpoint).map_err(failed)?
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-pub use pando_device::complain;
+pub use pando_device::{complain, io_text};
 use rustix::io::Errno;
 
 /// Results of commands.
@@ -134,15 +134,4 @@ impl From<Failure> for Trouble {
 /// An error number as the C library words it, in the middle of a sentence: no capital, no number.
 pub fn errno_text(errno: Errno) -> String {
     io_text(&std::io::Error::from(errno))
-}
-
-/// An I/O error in the middle of a sentence.
-pub fn io_text(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = text.chars();
-    match letters.next() {
-        Some(first) => first.to_lowercase().chain(letters).collect(),
-        None => String::new(),
-    }
 }
