@@ -71,34 +71,21 @@ impl Dispatcher {
         self.run(Kind::Query, reply, &|| (), call);
     }
 
-    /// Serves a request that changes something, with room for it. If forgets may help, `take_forgets` is called before another try.
+    /// Serves a request that changes something, with room for it; it writes so many bytes, 0 if it is small in any case. To be `durable` when
+    /// it is answered, it waits for the device. If forgets may help, `take_forgets` is called before another try.
     pub(crate) fn change(
         &self,
-        reply: Reply,
-        take_forgets: &dyn Fn(),
-        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
-    ) {
-        self.run(Kind::Change { bytes: 0 }, reply, take_forgets, call);
-    }
-
-    /// As [`Self::change`], and answers when it is durable. That waits for the device in any case.
-    pub(crate) fn change_durably(
-        &self,
-        reply: Reply,
-        take_forgets: &dyn Fn(),
-        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
-    ) {
-        self.run_durably(Kind::Change { bytes: 0 }, reply, take_forgets, call);
-    }
-
-    /// As [`Self::change_bytes`], and answers when it is durable.
-    pub(crate) fn change_bytes_durably(
-        &self,
         bytes: usize,
+        durable: bool,
         reply: Reply,
+        take_forgets: &dyn Fn(),
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        self.run_durably(Kind::Change { bytes: bytes as u64 }, reply, &|| (), call);
+        let kind = Kind::Change { bytes: bytes as u64 };
+        match durable {
+            true => self.run_durably(kind, reply, take_forgets, call),
+            false => self.run(kind, reply, take_forgets, call),
+        }
     }
 
     fn run_durably(
@@ -124,16 +111,6 @@ impl Dispatcher {
             let result = durably(&*fs, until_answered(&*fs, kind, None, call), &report);
             finish(reply, result, &report, &later);
         });
-    }
-
-    /// Serves a request that writes so many bytes, with room for them.
-    pub(crate) fn change_bytes(
-        &self,
-        bytes: usize,
-        reply: Reply,
-        call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
-    ) {
-        self.run(Kind::Change { bytes: bytes as u64 }, reply, &|| (), call);
     }
 
     /// Does what may wait, and answers by itself.

@@ -370,10 +370,7 @@ impl Server {
         };
         // Of any other write the kernel asks for an fsync itself before it tells the writer. Of one past the cache it does not know, when that
         // was handed in by io_submit(2) or io_uring.
-        match direct && durable {
-            true => self.dispatcher.change_bytes_durably(bytes, reply, call),
-            false => self.dispatcher.change_bytes(bytes, reply, call),
-        }
+        self.dispatcher.change(bytes, direct && durable, reply, &|| (), call);
     }
 
     /// For a request that may make a file grow.
@@ -392,12 +389,12 @@ impl Server {
         reply: Reply,
         call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
-        let take_forgets = || self.take_forgets();
-        match self.durable {
-            Durable::All => self.dispatcher.change_durably(reply, &take_forgets, call),
-            Durable::Names if of_names => self.dispatcher.change_durably(reply, &take_forgets, call),
-            Durable::Names | Durable::None => self.dispatcher.change(reply, &take_forgets, call),
-        }
+        let durable = match self.durable {
+            Durable::All => true,
+            Durable::Names => of_names,
+            Durable::None => false,
+        };
+        self.dispatcher.change(0, durable, reply, &|| self.take_forgets(), call);
     }
 
     fn change(&self, header: &Header, operation: Operation, mut reply: Reply) {
