@@ -278,7 +278,7 @@ fn has_good_block_mounts() -> bool {
 /// standard input.
 fn mount_through_helper(mountpoint: &Path, look: &Appearance<'_>) -> Result<OwnedFd, MountError> {
     let refuse = |why: String| MountError::Refused { action: "mount", path: mountpoint.to_owned(), why };
-    let no_helper = |error: io::Error| refuse(format!("cannot run fusermount3: {}", io_text(&error)));
+    let no_helper = |error| no_helper("mount", mountpoint, &error);
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|errno| no_helper(errno.into()))?;
@@ -359,9 +359,18 @@ pub(crate) fn refuse(action: &'static str, mountpoint: &Path, error: &io::Error)
 fn unmount_through_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     let mut command = Command::new("fusermount3");
     command.arg(if lazy { "-uz" } else { "-u" }).arg("--").arg(mountpoint);
-    let refuse = |why: String| MountError::Refused { action: "unmount", path: mountpoint.to_owned(), why };
-    let failed = |error| refuse(format!("cannot run fusermount3: {}", io_text(&error)));
-    run_unmount(&mut command, mountpoint).map_err(failed)?
+    run_unmount(&mut command, mountpoint).map_err(|error| no_helper("unmount", mountpoint, &error))?
+}
+
+/// Why something was not done, if fusermount3 cannot be run.
+fn no_helper(action: &'static str, mountpoint: &Path, error: &io::Error) -> MountError {
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("fusermount3 is not installed; install the package fuse3, or {action} as root")
+        }
+        _ => format!("cannot run fusermount3: {}", io_text(error)),
+    };
+    MountError::Refused { action, path: mountpoint.to_owned(), why }
 }
 
 /// Unmounts what this process serves, as [`unmount`] does. The kernel may wait for the answer to the last request (DESTROY); a thread that was killed
@@ -437,6 +446,16 @@ mod tests {
         };
         assert_eq!(told(&["nosymfollow", "nosuid", "symfollow", "lazytime"]), ["nosuid"]);
         assert_eq!(told(&["symfollow", "nosymfollow", "rw"]), ["nosymfollow", "rw"]);
+    }
+
+    #[test]
+    fn who_has_no_helper_is_told_where_to_get_it() {
+        let said = |errno: Errno| no_helper("unmount", Path::new("/mnt"), &errno.into()).to_string();
+        assert_eq!(
+            said(Errno::NOENT),
+            "cannot unmount /mnt: fusermount3 is not installed; install the package fuse3, or unmount as root"
+        );
+        assert_eq!(said(Errno::MFILE), "cannot unmount /mnt: cannot run fusermount3: too many open files");
     }
 
     #[test]
