@@ -176,10 +176,8 @@ impl Acl {
 /// A list of an inode, if it has one.
 pub(crate) fn acl(record: &Record, kind: Kind) -> Result<Option<Acl>> {
     let Some(at) = position(record, kind.name()) else { return Ok(None) };
-    let damaged = || {
-        let what = format!("FS-7: an access control list of inode {} makes no sense", record.number);
-        Error::Engine(pando_engine::Error::Damaged { what })
-    };
+    let damaged =
+        || Error::damaged(format!("FS-7: an access control list of inode {} makes no sense", record.number));
     match &record.xattrs[at].value {
         XattrValue::Inline(value) => Acl::decode(value).map_err(|_| damaged()),
         XattrValue::Large(_) => Err(damaged()),

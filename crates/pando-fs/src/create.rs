@@ -109,8 +109,7 @@ impl FileSystem {
 }
 
 fn number_in_use(number: u64) -> Error {
-    let what = format!("FS-4: the inode number {number}, which is a new one, is in use already");
-    Error::Engine(pando_engine::Error::Damaged { what })
+    Error::damaged(format!("FS-4: the inode number {number}, which is a new one, is in use already"))
 }
 
 /// Owner, group and permissions of a new inode; in a set-group-id directory the group is the directory's.

@@ -547,5 +547,5 @@ fn lies_below(subtrees: &BTreeSet<Bytes>, path_key: &[u8]) -> Option<Bytes> {
 }
 
 pub(crate) fn damaged(what: &str, key: &[u8]) -> Error {
-    Error::Engine(pando_engine::Error::Damaged { what: format!("{what}: \"{}\"", key.escape_ascii()) })
+    Error::damaged(format!("{what}: \"{}\"", key.escape_ascii()))
 }

@@ -58,6 +58,13 @@ pub enum Error {
     Engine(pando_engine::Error),
 }
 
+impl Error {
+    /// What is on the device breaks a rule; `what` is the sentence for the log.
+    pub(crate) fn damaged(what: impl Into<String>) -> Self {
+        Self::Engine(pando_engine::Error::Damaged { what: what.into() })
+    }
+}
+
 impl From<pando_engine::Error> for Error {
     fn from(error: pando_engine::Error) -> Self {
         match error {

@@ -127,7 +127,7 @@ impl FileSystem {
         }
         let counter = engine.waiting(|| engine.get(Tree::Metadata, key::INODE_COUNTER))?;
         let root = engine.waiting(|| engine.get(Tree::Metadata, key::ROOT))?;
-        let missing = || pando_engine::Error::Damaged { what: "the root directory is missing".to_owned() };
+        let missing = || Error::damaged("the root directory is missing");
         let root = store::decode(key::ROOT, &root.ok_or_else(missing)?)?;
         let budget = Arc::new(NameBudget::new(NAME_BUDGET_BYTES));
         let fs = Self {
@@ -149,7 +149,7 @@ impl FileSystem {
         let live = View::new(Bytes::new(), root.delta, true);
         let root = Inode::detached(root, Place::Root(live), &fs.budget, false);
         if root.number != ROOT || !root.is_directory() {
-            return Err(missing().into());
+            return Err(missing());
         }
         root.attach();
         fs.table.insert(&root);

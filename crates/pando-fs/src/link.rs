@@ -137,7 +137,7 @@ impl FileSystem {
         let number = linked_number(directory, redirect);
         let damaged = || {
             let what = format!("FS-5: a name leads to inode {}, which is not what it should be", number.0);
-            Error::Engine(pando_engine::Error::Damaged { what })
+            Error::damaged(what)
         };
         loop {
             let absence = match self.table.get_or_absence(number) {

@@ -130,8 +130,7 @@ impl FileSystem {
         }
         if !self.table.insert(inode) {
             directory.release(1);
-            let what = format!("FS-4: two names have the inode number {}", inode.number.0);
-            return Err(Error::Engine(pando_engine::Error::Damaged { what }));
+            return Err(Error::damaged(format!("FS-4: two names have the inode number {}", inode.number.0)));
         }
         inode.attach();
         names.attach(name(), inode.number);

@@ -86,8 +86,6 @@ pub(crate) fn encode_counter(counter: u64) -> Bytes {
 /// The stored counter.
 pub(crate) fn decode_counter(value: Option<&Bytes>) -> Result<u64> {
     let bytes = value.and_then(|value| <[u8; 8]>::try_from(&value[..]).ok());
-    bytes.map(u64::from_le_bytes).ok_or_else(|| {
-        let what = "the counter of inode numbers is missing or has the wrong length".to_owned();
-        Error::Engine(pando_engine::Error::Damaged { what })
-    })
+    let damaged = || Error::damaged("the counter of inode numbers is missing or has the wrong length");
+    bytes.map(u64::from_le_bytes).ok_or_else(damaged)
 }

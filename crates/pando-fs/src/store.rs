@@ -132,11 +132,9 @@ pub(crate) fn decode_name(key: &[u8], bytes: &[u8]) -> Result<NameRecord> {
 
 /// The error for a metadata key that ends in what cannot be the name of anything.
 pub(crate) fn not_a_name(key: &[u8]) -> Error {
-    let what = format!("FS-2: the metadata key \"{}\" ends in what is no name", key.escape_ascii());
-    Error::Engine(pando_engine::Error::Damaged { what })
+    Error::damaged(format!("FS-2: the metadata key \"{}\" ends in what is no name", key.escape_ascii()))
 }
 
 fn damaged(key: &[u8], error: RecordError) -> Error {
-    let what = format!("the record under the metadata key \"{}\": {error}", key.escape_ascii());
-    Error::Engine(pando_engine::Error::Damaged { what })
+    Error::damaged(format!("the record under the metadata key \"{}\": {error}", key.escape_ascii()))
 }
