@@ -63,6 +63,19 @@ impl Error {
     pub(crate) fn damaged(what: impl Into<String>) -> Self {
         Self::Engine(pando_engine::Error::Damaged { what: what.into() })
     }
+
+    /// The end of a sentence about a request that names snapshots, or is to make one.
+    pub fn snapshot_text(&self) -> String {
+        let text = match self {
+            Self::NotFound => "there is no such snapshot",
+            Self::Exists => "there is a snapshot of this name already",
+            Self::Stale => "a snapshot was deleted meanwhile",
+            Self::Invalid => "this cannot be a snapshot's name",
+            Self::InUse => "it is mounted; unmount it first",
+            other => return other.to_string(),
+        };
+        text.to_owned()
+    }
 }
 
 impl From<pando_engine::Error> for Error {

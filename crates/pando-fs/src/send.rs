@@ -69,11 +69,7 @@ impl From<FormatError> for TransferError {
 impl std::fmt::Display for TransferError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Volume(Error::NotFound) => f.write_str("there is no such snapshot"),
-            Self::Volume(Error::Exists) => f.write_str("there is a snapshot of this name already"),
-            Self::Volume(Error::Stale) => f.write_str("a snapshot was deleted meanwhile"),
-            Self::Volume(Error::Invalid) => f.write_str("this cannot be a snapshot's name"),
-            Self::Volume(error) => error.fmt(f),
+            Self::Volume(error) => f.write_str(&error.snapshot_text()),
             Self::Output(error) => write!(f, "the stream cannot be written: {error}"),
             Self::Input(error) => write!(f, "the stream cannot be read: {error}"),
             Self::CutOff => f.write_str("the stream ends too soon; nothing was received"),

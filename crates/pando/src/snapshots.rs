@@ -27,7 +27,8 @@ pub fn answer(
     out: &mut dyn Write,
 ) -> Result<Value, String> {
     let name = request["name"].as_str().unwrap_or_default().as_bytes();
-    let done = |result: pando_fs::Result<()>| result.map(|()| Value::Null).map_err(|error| text(&error));
+    let done =
+        |result: pando_fs::Result<()>| result.map(|()| Value::Null).map_err(|error| error.snapshot_text());
     match request["action"].as_str() {
         Some("create") => {
             let writable = request["writable"].as_bool().unwrap_or_default();
@@ -59,7 +60,7 @@ pub fn answer(
             match done_so_far {
                 Ok(Err(why)) => Err(format!(
                     "the volume is as it was in the snapshot, but names that were absent before may seem so still: {}",
-                    text(&why)
+                    why.snapshot_text()
                 )),
                 other => done(other.map(drop)),
             }
@@ -71,7 +72,7 @@ pub fn answer(
             Ok(json!({ "changes": sent.changes, "bytes": sent.bytes }))
         }
         Some("list") => {
-            let snapshots = waiting(fs, FileSystem::snapshots).map_err(|error| text(&error))?;
+            let snapshots = waiting(fs, FileSystem::snapshots).map_err(|error| error.snapshot_text())?;
             let without_usage = |snapshot: Snapshot| {
                 let mut line = listed(&snapshot);
                 // Not known here.
@@ -180,10 +181,7 @@ fn diff(fs: &FileSystem, old: &[u8], request: &Value, out: &mut dyn Write) -> Re
         written.is_ok()
     });
     written.map_err(|error| io_text(&error))?;
-    outcome.map(|()| Value::Null).map_err(|error| match error {
-        Error::Stale => "a snapshot was deleted meanwhile".to_owned(),
-        error => text(&error),
-    })
+    outcome.map(|()| Value::Null).map_err(|error| error.snapshot_text())
 }
 
 fn line(entry: &Entry) -> Value {
@@ -209,16 +207,6 @@ fn line(entry: &Entry) -> Value {
     let changes: Vec<_> = changes.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect();
     object.insert("changes".to_owned(), changes.into());
     object.into()
-}
-
-fn text(error: &Error) -> String {
-    match error {
-        Error::NotFound => "there is no such snapshot".to_owned(),
-        Error::InUse => "it is mounted".to_owned(),
-        Error::Exists => "there is one of this name already".to_owned(),
-        Error::Invalid => "this cannot be a snapshot's name".to_owned(),
-        error => error.to_string(),
-    }
 }
 
 #[cfg(test)]

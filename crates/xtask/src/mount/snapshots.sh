@@ -151,7 +151,7 @@ findmnt -n -o OPTIONS "$S" | grep -q '^ro,'
 refused 'ead-only file system' touch "$S/new"
 test "$(find "$S" -samefile "$S/top" | wc -l)" = 2
 echo changed > "$M/a/b/file"; test "$(cat "$S/a/b/file")" = one
-refused 'it is mounted' snapshot delete "$M" one
+refused 'it is mounted; unmount it first' snapshot delete "$M" one
 refused "mounted on $S" timeout 600 "$PANDO" umount "$M"
 mountpoint -q "$M"
 "$PANDO" info "$S" | grep -q "$IMAGE"
