@@ -392,14 +392,11 @@ impl Volume {
         }
         let (too_large, too_small) = {
             let state = child.state.read();
-            match &state.body {
-                Body::Leaf(leaf) => {
-                    (leaf.is_too_large(self.shape.node_bytes), leaf.bytes() < self.shape.node_bytes / 4)
-                }
-                Body::Interior(interior) => {
-                    (interior.children.len() > self.shape.fanout, self.has_few_edges(interior.children.len()))
-                }
-            }
+            let too_small = match &state.body {
+                Body::Leaf(leaf) => leaf.bytes() < self.shape.node_bytes / 4,
+                Body::Interior(interior) => self.has_few_edges(interior.children.len()),
+            };
+            (self.is_too_large(&state.body), too_small)
         };
         if too_large {
             self.split_child(parent, own, index)
@@ -482,14 +479,11 @@ impl Volume {
             }
             let child = self.node(id)?;
             child.expect_height(Some(height))?;
-            let too_large = match &child.state.read().body {
-                Body::Leaf(leaf) => leaf.is_too_large(self.shape.node_bytes),
-                Body::Interior(interior) => interior.children.len() > self.shape.fanout,
-            };
+            let too_large = self.is_too_large(&child.state.read().body);
             if too_large {
                 self.split_child(&node, &own, index)?;
                 // The parent may be too large now; the way down begins again above it.
-                let full = node.state.read().interior().children.len() > self.shape.fanout;
+                let full = self.is_too_large(&node.state.read().body);
                 if full {
                     self.fit_root(tree)?;
                 }
@@ -507,12 +501,8 @@ impl Volume {
         let node = self.root(tree).read().clone();
         let (too_large, single) = {
             let state = node.state.read();
-            match &state.body {
-                Body::Leaf(leaf) => (leaf.is_too_large(self.shape.node_bytes), false),
-                Body::Interior(interior) => {
-                    (interior.children.len() > self.shape.fanout, interior.children.len() == 1)
-                }
-            }
+            let single = matches!(&state.body, Body::Interior(interior) if interior.children.len() == 1);
+            (self.is_too_large(&state.body), single)
         };
         // FMT-23: only a crafted volume comes to this height.
         let too_large = too_large

@@ -31,11 +31,19 @@ pub(super) fn expect_inside(node: &NodeRef, state: &Node, own: &KeyRange) -> Res
 }
 
 impl Volume {
+    /// True for a node that is to be split.
+    pub(super) fn is_too_large(&self, body: &Body) -> bool {
+        match body {
+            Body::Leaf(leaf) => leaf.is_too_large(self.shape.node_bytes),
+            Body::Interior(interior) => interior.children.len() > self.shape.fanout,
+        }
+    }
+
     /// Splits the interior node behind an edge if it has too many edges.
     pub(crate) fn split_if_wide(&self, parent: &NodeRef, own: &KeyRange, index: usize) -> Result<()> {
         let id = parent.state.read().interior().children[index].id;
-        let edges = self.node(id)?.state.read().interior().children.len();
-        if edges > self.shape.fanout { self.split_child(parent, own, index) } else { Ok(()) }
+        let too_large = self.is_too_large(&self.node(id)?.state.read().body);
+        if too_large { self.split_child(parent, own, index) } else { Ok(()) }
     }
 
     /// Splits the node behind an edge until its pieces are within their bounds, unless joining what is behind it is enough.
