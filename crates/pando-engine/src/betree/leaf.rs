@@ -201,16 +201,6 @@ impl Leaf {
         self.basements.push(slot);
     }
 
-    /// Takes in a leaf whose keys all lie above its own. Small basements that come together become one. Both are loaded.
-    pub(crate) fn append(&mut self, right: Self, basement_bytes: usize) {
-        for slot in right.basements {
-            match self.basements.last_mut() {
-                Some(last) if last.bytes + slot.bytes <= basement_bytes => last.take_in(slot),
-                _ => self.basements.push(slot),
-            }
-        }
-    }
-
     /// True if it is to be split: above its size, and not a single basement, which a very long key can fill alone.
     pub(crate) fn is_too_large(&self, node_bytes: usize) -> bool {
         self.basements.len() > 1 && self.bytes() > node_bytes

@@ -366,7 +366,8 @@ fn join(left: Body, mut right: Body, border: Bound, basement_bytes: usize) -> Bo
     right.leave_image();
     match (left, right) {
         (Body::Leaf(mut left), Body::Leaf(right)) => {
-            left.append(right, basement_bytes);
+            left.basements.extend(right.basements);
+            left.join_small(basement_bytes);
             Body::Leaf(Leaf::of(left.basements))
         }
         (Body::Interior(mut left), Body::Interior(right)) => {
