@@ -167,9 +167,14 @@ impl Volume {
         } else if self.trees_want_tidying() {
             self.signals.wake_tree_soon();
         }
-        if self.log.used_bytes() >= self.log.capacity() / 2 || self.wants_space(0) {
+        if self.checkpoint_is_due() {
             self.signals.want_checkpoint();
         }
+    }
+
+    /// True if the log or the space needs a checkpoint before its time.
+    fn checkpoint_is_due(&self) -> bool {
+        self.log.used_bytes() >= self.log.capacity() / 2 || self.wants_space(0)
     }
 
     fn trees_want_maintenance(&self) -> bool {
@@ -202,8 +207,7 @@ impl Volume {
         if self.tree_step()? {
             return Ok(true);
         }
-        let half_full = self.log.used_bytes() >= self.log.capacity() / 2;
-        if self.signals.checkpoint_wanted.swap(false, Ordering::Relaxed) || half_full || self.wants_space(0) {
+        if self.signals.checkpoint_wanted.swap(false, Ordering::Relaxed) || self.checkpoint_is_due() {
             self.checkpoint(Occasion::Running)?;
             return Ok(true);
         }
