@@ -336,23 +336,15 @@ impl Volume {
             || !walk.for_space && self.is_urgent(tree, walk)
     }
 
-    /// Brings deletes from a node and from below it down; in part if there was no room for all of them, or the walk is to end or to pause.
-    fn sink_below(&self, stop: &Stop<'_>, walk: &Walk) -> Result<Sunk> {
-        let Stop { node, own, lifted, from } = *stop;
-        let height = node.height;
-        if height == 0 {
-            return Ok(Sunk::All);
-        }
-        let end_at = |index: usize| {
-            walk.from.replace(stop.at(index));
-            Ok(Sunk::InPart)
-        };
+    /// Brings deletes that wait at a node's own edges down to what is behind these. `None` if the walk is to end or to pause before.
+    fn sink_buffers(&self, stop: &Stop<'_>, walk: &Walk) -> Result<Option<Sunk>> {
+        let Stop { node, own, .. } = *stop;
         self.evict_while_sinking()?;
         self.load_all(node)?;
         self.prune(node, own)?;
         let mut full = Vec::new();
         // What lies behind a goto is looked at once that has become an edge.
-        let mut sunk = loop {
+        loop {
             self.load_all(node)?;
             let first = stop.first();
             let waiting = {
@@ -370,26 +362,41 @@ impl Volume {
                 };
                 match interior.children[first..].iter().position(comes_down) {
                     Some(index) => (first + index, interior.children[first + index].id),
-                    None if !full.is_empty() => break Sunk::InPart,
-                    None if interior.holds_gotos() => break Sunk::Own,
-                    None if interior.children.iter().any(Child::holds_deletes) => break Sunk::Own,
-                    None => break Sunk::All,
+                    None if !full.is_empty() => return Ok(Some(Sunk::InPart)),
+                    None if interior.holds_gotos() => return Ok(Some(Sunk::Own)),
+                    None if interior.children.iter().any(Child::holds_deletes) => return Ok(Some(Sunk::Own)),
+                    None => return Ok(Some(Sunk::All)),
                 }
             };
             if self.ends(node.tree, walk) {
-                // Nothing below has been looked at.
-                return end_at(first);
+                return Ok(None);
             }
             walk.step();
             if !self.flush_around_damage(node, own, waiting)? {
                 full.extend(node.state.read().interior().children.get(waiting.0).map(|child| child.id));
             }
             self.evict_while_sinking()?;
-        };
-        let first = stop.first();
-        if sunk == Sunk::InPart && !walk.for_space {
-            return end_at(first);
         }
+    }
+
+    /// Brings deletes from a node and from below it down; in part if there was no room for all of them, or the walk is to end or to pause.
+    fn sink_below(&self, stop: &Stop<'_>, walk: &Walk) -> Result<Sunk> {
+        let Stop { node, own, lifted, from } = *stop;
+        let height = node.height;
+        if height == 0 {
+            return Ok(Sunk::All);
+        }
+        let end_at = |index: usize| {
+            walk.from.replace(stop.at(index));
+            Ok(Sunk::InPart)
+        };
+        let in_buffers = self.sink_buffers(stop, walk)?;
+        let first = stop.first();
+        let mut sunk = match in_buffers {
+            Some(sunk) if sunk != Sunk::InPart || walk.for_space => sunk,
+            // Nothing below has been looked at.
+            _ => return end_at(first),
+        };
         let mut index = first;
         while height > 1 && index < node.state.read().interior().children.len() {
             let (id, (bounds, prefix), is_own) = {
