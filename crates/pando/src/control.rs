@@ -153,8 +153,8 @@ fn is_refused(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionRefused
 }
 
-/// Whether the daemon has been killed, as far as its socket tells. The socket it left behind is removed.
-pub fn is_dead(device: &str, error: &ControlError) -> bool {
+/// Removes the socket that a daemon has left behind which was killed. False if it was not, as far as its socket tells.
+pub fn remove_dead(device: &str, error: &ControlError) -> bool {
     if !matches!(error, ControlError::Unreachable(error) if is_refused(error)) {
         return false;
     }

@@ -126,7 +126,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
     }
     let (mut daemon, mut has_heard) = match waiting {
         Ok(waiting) => waiting,
-        Err(error) if control::is_dead(&entry.device, &error) => {
+        Err(error) if control::remove_dead(&entry.device, &error) => {
             complain(format!(
                 "the daemon of {shown} had been killed; the next mount of {volume} recovers from its log"
             ));
