@@ -203,16 +203,17 @@ fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
                 let mut input = FromPieces::new(&mut reader);
                 let result =
                     answer(name, request, Talk { peer: peer.pid, input: &mut input, output: &mut pieces });
+                let result = result.unwrap_or_else(|| Err(format!("there is no request '{name}'")));
                 if pieces.flush().is_err() {
                     return;
                 }
-                if name == "receive" && !matches!(result, Some(Ok(_))) {
+                if name == "receive" && result.is_err() {
                     // What is still to come is no request. Nobody may be left to hear why.
                     drop(pieces);
-                    let _ = writer.write_all(line(result.unwrap_or(Ok(Value::Null))).as_bytes());
+                    let _ = writer.write_all(line(result).as_bytes());
                     return;
                 }
-                result.unwrap_or_else(|| Err(format!("there is no request '{name}'")))
+                result
             }
             None => Err("a request is a line such as {\"request\":\"info\"}".to_owned()),
         };
@@ -283,6 +284,10 @@ mod tests {
             json!({ "error": "there is no request 'explode'" })
         );
         assert!(ask(&stream, "rubbish\n").get("error").is_some());
+        assert_eq!(
+            ask(&stream, "{\"request\":\"receive\"}\n"),
+            json!({ "error": "there is no request 'receive'" })
+        );
         drop(server);
         assert!(!directory.path().join("pando/0-52.socket").exists());
     }
