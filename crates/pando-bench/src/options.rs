@@ -24,7 +24,7 @@ pub struct Options {
     /// All rows, the long ones included, and the larger sizes of some; without it those of about ten minutes.
     #[arg(long)]
     pub full: bool,
-    /// File systems to run; without it PandoFS, ext4, XFS, Btrfs, where the machine has them.
+    /// Columns to run; without it pandofs, floor, device, ext4, xfs, btrfs and btrfs-subvolume, those that the machine has.
     #[arg(long = "fs", value_delimiter = ',', value_name = "NAME,...")]
     pub file_systems: Vec<String>,
     /// One more of the known peers: f2fs, bcachefs, zfs.
