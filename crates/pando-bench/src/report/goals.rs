@@ -41,9 +41,9 @@ pub fn render(results: &Results) -> String {
     text
 }
 
-fn at_most(results: &Results, ours: &str, line: &str, what: &str, limit: f64, unit: &str) -> Option<Goal> {
+fn at_most_ms(results: &Results, ours: &str, line: &str, what: &str, limit: f64) -> Option<Goal> {
     let value = results.median(line, ours)?;
-    let measured = format!("{} {unit}, at most {}", number(value), number(limit));
+    let measured = format!("{} ms, at most {}", number(value), number(limit));
     Some(Goal { reached: value <= limit, what: what.to_owned(), measured })
 }
 
@@ -51,7 +51,7 @@ fn directories(results: &Results, ours: &str) -> Vec<Goal> {
     let mut goals = Vec::new();
     if let Some(empty) = results.median("settle-empty", ours) {
         let what = "a rename of the Linux source settled, beside twice an empty directory and 1 ms";
-        goals.extend(at_most(results, ours, "settle-tree", what, 2.0 * empty + 1.0, "ms"));
+        goals.extend(at_most_ms(results, ours, "settle-tree", what, 2.0 * empty + 1.0));
     }
     for (line, of) in
         [("rename-tree", "the Linux source"), ("rename-tree-aged", "a repository on an aged volume")]
@@ -64,15 +64,9 @@ fn directories(results: &Results, ours: &str) -> Vec<Goal> {
             });
         }
     }
-    goals.extend(at_most(results, ours, "clone-tree", "a clone of the Linux source", 50.0, "ms"));
-    goals.extend(at_most(
-        results,
-        ours,
-        "snapshot-million",
-        "a snapshot of a volume of --many-files files",
-        50.0,
-        "ms",
-    ));
+    goals.extend(at_most_ms(results, ours, "clone-tree", "a clone of the Linux source", 50.0));
+    let what = "a snapshot of a volume of --many-files files";
+    goals.extend(at_most_ms(results, ours, "snapshot-million", what, 50.0));
     goals
 }
 
