@@ -126,7 +126,7 @@ impl Snapshot {
 
 fn damaged(key: &[u8]) -> Error {
     let what = format!("FS-8: the snapshot under \"{}\" is not what it should be", key.escape_ascii());
-    Error::Engine(pando_engine::Error::Damaged { what })
+    Error::damaged(what)
 }
 
 impl FileSystem {
@@ -213,7 +213,7 @@ impl FileSystem {
             }
             if snapshots.len() > SNAPSHOTS_MAX {
                 let what = format!("FS-8: there are more than {SNAPSHOTS_MAX} snapshots");
-                return Err(pando_engine::Error::Damaged { what }.into());
+                return Err(Error::damaged(what));
             }
             range = scan.rest;
         }

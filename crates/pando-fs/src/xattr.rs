@@ -80,7 +80,7 @@ impl FileSystem {
                 let prefix = inode.data_prefix(*epoch, &state.record)?;
                 let value = self.store.get(Tree::Data, &key::xattr_key(&prefix, name))?;
                 let what = || format!("FS-1: a large attribute of inode {} is missing", number.0);
-                Ok(value.ok_or_else(|| pando_engine::Error::Damaged { what: what() })?)
+                value.ok_or_else(|| Error::damaged(what()))
             }
         }
     }
