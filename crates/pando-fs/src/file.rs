@@ -306,31 +306,37 @@ impl Edit {
         if start >= end {
             return;
         }
-        let was_sparse = self.record.is_sparse();
         let first = start.div_ceil(BLOCK);
         let last = if end == size { size.div_ceil(BLOCK) } else { end / BLOCK };
-        if !self.record.is_sparse() && first < last {
-            self.record.flags |= FLAG_SPARSE;
-            self.record.blocks = size.div_ceil(BLOCK) - (last - first);
-        }
         if end == size {
             self.delete_to_end(start);
-            return;
-        }
-        if was_sparse {
-            // Zeros may come to be in a hole.
-            self.record.blocks = self.record.blocks.saturating_add(1).min(size.div_ceil(BLOCK));
-        }
-        if start / BLOCK == end / BLOCK {
+        } else if start / BLOCK == end / BLOCK {
             self.zero_part(start, end);
-            return;
+        } else {
+            self.cut_block(start);
+            if first < last {
+                self.batch.delete_range(Tree::Data, key::block_range(&self.prefix, first, last));
+                self.batch.note_freed(self.record.data_bytes().min((last - first) * BLOCK));
+            }
+            self.zero_part(last * BLOCK, end);
         }
-        self.cut_block(start);
-        if first < last {
-            self.batch.delete_range(Tree::Data, key::block_range(&self.prefix, first, last));
-            self.batch.note_freed(self.record.data_bytes().min((last - first) * BLOCK));
+        // What the file had before says how much that frees.
+        self.account_punch(first, last, end);
+    }
+
+    /// The blocks from `first` up to `last` are empty. How many of them were there is not known of a sparse file, but no more can be left than there
+    /// are outside of them.
+    fn account_punch(&mut self, first: u64, last: u64, end: u64) {
+        let record = &mut self.record;
+        let left = record.size.div_ceil(BLOCK) - last.saturating_sub(first);
+        if record.is_sparse() {
+            // Zeros in a part of a block may come to be in a hole.
+            let zeros = u64::from(end < record.size && !end.is_multiple_of(BLOCK));
+            record.blocks = record.blocks.saturating_add(zeros).min(left);
+        } else if first < last {
+            record.flags |= FLAG_SPARSE;
+            record.blocks = left;
         }
-        self.zero_part(last * BLOCK, end);
     }
 
     /// Zeros inside one block.

@@ -205,6 +205,58 @@ fn holes_are_punched_and_found() {
     volume.assert_clean();
 }
 
+/// Each hole made more of them, up to all that the file can have, and none made less.
+#[test]
+fn blocks_in_use_go_down_with_the_holes_of_a_sparse_file() {
+    const BLOCK: u64 = 4096;
+    const SIZE: u64 = 101 * BLOCK - 10;
+    let volume = Volume::new();
+    let file = volume.file(ROOT, "f");
+    let blocks = || volume.fs.get_attributes(file).unwrap().blocks / 8;
+    let punch = |start, end: u64| {
+        volume.fs.allocate(file, AllocateMode::PunchHole, start, end - start, false).unwrap();
+        volume.assert_clean();
+    };
+    let write_all = || {
+        volume.resize(file, 0);
+        volume.write(file, 0, &[9; SIZE as usize]);
+        punch(BLOCK, 2 * BLOCK);
+        assert_eq!(blocks(), 100);
+    };
+    // (start and end of a hole, and at most so many blocks afterwards, of which there were 100 of 101)
+    let holes = [
+        (0, SIZE, 0),
+        (0, u64::MAX >> 1, 0),
+        (BLOCK, SIZE, 1),
+        (BLOCK + 1, SIZE, 2),
+        (50 * BLOCK, SIZE - 1, 51),
+        (0, 100 * BLOCK, 1),
+        (0, 90 * BLOCK, 11),
+        (0, 90 * BLOCK + 1, 11),
+        (10, 90 * BLOCK + 10, 12),
+        (1, BLOCK, 100),
+        (100 * BLOCK, SIZE, 100),
+        (100 * BLOCK + 1, SIZE, 100),
+        // Zeros in the one hole that there is.
+        (BLOCK, BLOCK + 1, 101),
+        (BLOCK + 10, BLOCK + 20, 101),
+        (0, BLOCK + 1, 100),
+    ];
+    for (start, end, most) in holes {
+        write_all();
+        punch(start, end);
+        assert_eq!(blocks(), most, "{start} to {end}");
+        let zeros = AllocateMode::ZeroRange { keep_size: true };
+        write_all();
+        volume.fs.allocate(file, zeros, start, end - start, false).unwrap();
+        assert_eq!(blocks(), most, "{start} to {end}");
+        volume.assert_clean();
+    }
+    write_all();
+    (0..100).for_each(|block| punch(block * BLOCK, (block + 1) * BLOCK));
+    assert!(blocks() <= 100, "whole blocks bring nothing to a hole");
+}
+
 #[test]
 fn extended_attributes_of_all_sizes_follow_their_file() {
     let volume = Volume::new();

@@ -54,7 +54,7 @@ fn allocate(volume: &Volume, file: InodeNumber, size: u64) -> Result<()> {
 #[test]
 fn an_allocation_in_a_hole_is_refused_where_it_will_not_fit() {
     let volume = Volume::formatted(&FormatOptions::default());
-    let (sparse, written) = (volume.file(ROOT, "sparse"), volume.file(ROOT, "written"));
+    let [sparse, written, kept] = ["sparse", "written", "kept"].map(|name| volume.file(ROOT, name));
     volume.resize(sparse, 10 << 30);
     volume.write(sparse, 1 << 30, &[1; 8192]);
     let quarter = volume.fs.statistics().unwrap().available / 4;
@@ -74,6 +74,13 @@ fn an_allocation_in_a_hole_is_refused_where_it_will_not_fit() {
     volume.resize(written, 10 << 30);
     assert_eq!(inside(written, 0, quarter * 3), Ok(()));
     assert_eq!(inside(written, 0, quarter * 5), Err(Error::NoSpace));
+    // What has been taken out of it does.
+    volume.resize(written, quarter * 3);
+    for length in [4096, quarter * 3] {
+        changing(&*volume.fs, |fs| fs.allocate(written, AllocateMode::PunchHole, 0, length, false)).unwrap();
+    }
+    while append(&volume, kept, 1 << 20).is_ok() {}
+    assert_eq!(inside(written, 0, quarter * 3), Err(Error::NoSpace));
 }
 
 /// A record of the log takes a quarter of it, 64 KiB here, and on a volume of 16 MiB half of what the kernel hands over at once.
