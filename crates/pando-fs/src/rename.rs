@@ -74,6 +74,35 @@ impl<'a> BothNames<'a> {
     }
 }
 
+/// A rename, the names being locked.
+#[derive(Clone, Copy)]
+struct Rename<'a> {
+    from: &'a End<'a>,
+    to: &'a End<'a>,
+    source: &'a Arc<Inode>,
+    /// What has the new name so far.
+    target: Option<&'a Arc<Inode>>,
+    mode: RenameMode,
+}
+
+impl Rename<'_> {
+    fn moves_directory(&self) -> bool {
+        self.source.is_directory() || self.target.is_some_and(|target| target.is_directory())
+    }
+}
+
+/// The records that a rename has put into the store, for what is in memory.
+struct Applied {
+    evicted: Vec<(Arc<Inode>, Record)>,
+    /// The source's.
+    moved: Record,
+    /// The target's without the name, if there is anything left of it.
+    removed: Option<Record>,
+    /// The target's under the old name.
+    exchanged: Option<Record>,
+    directories: Vec<(Arc<Inode>, Record)>,
+}
+
 /// Whether a rename could be done with the locks it had.
 enum Outcome {
     Done {
@@ -150,8 +179,8 @@ impl FileSystem {
         if target.is_some_and(|target| target.number == source.number) {
             return Ok(Outcome::Done { unreferenced: Vec::new(), moved: Vec::new() });
         }
-        let moves_directory = source.is_directory() || target.is_some_and(|target| target.is_directory());
-        if moves_directory && !exclusive {
+        let rename = Rename { from, to, source, target, mode };
+        if rename.moves_directory() && !exclusive {
             return Ok(Outcome::MovesDirectory);
         }
         if is_at_or_below(to.directory, source) {
@@ -165,7 +194,7 @@ impl FileSystem {
         }
         let parked_at_target = self.parked_at(&to.key)?;
         let mut parked = Vec::new();
-        if moves_directory {
+        if rename.moves_directory() {
             parked.extend(self.parked.below(&from.subtree()));
             parked.extend(self.parked.below(&to.subtree()));
             self.evict_ahead(&parked, from.subtree().len().abs_diff(to.subtree().len()))?;
@@ -182,9 +211,22 @@ impl FileSystem {
             return Err(Error::NotEmpty);
         }
 
+        let applied = self.apply_rename(&rename, &states, &parked, epoch)?;
+        Ok(self.settle_rename(&rename, applied, &mut states, &mut names))
+    }
+
+    /// Makes the rename in the store.
+    fn apply_rename(
+        &self,
+        rename: &Rename,
+        states: &States,
+        parked: &[Arc<Inode>],
+        epoch: u64,
+    ) -> Result<Applied> {
+        let &Rename { from, to, source, target, mode } = rename;
         let now = self.now();
         let mut batch = Batch::new();
-        let evicted = self.evict(&mut batch, &states, &parked);
+        let evicted = self.evict(&mut batch, states, parked);
         let moved = moved_record(source, states.record(source), from, to, now);
         let mut removed = None;
         let mut exchanged = None;
@@ -214,8 +256,7 @@ impl FileSystem {
                 batch.delete_range(Tree::Data, KeyRange::prefix(leftover));
             }
         }
-        let directories =
-            changed_directories(from, to, source, target.map(|target| &**target), mode, &states, now);
+        let directories = changed_directories(rename, states, now);
         for (directory, record) in &directories {
             // The key is the old one: where the directory itself lies below what moves, it was refused above.
             batch.update(Tree::Metadata, directory.key(epoch)?, record.hot_update());
@@ -225,35 +266,46 @@ impl FileSystem {
             Error::Engine(pando_engine::Error::TooLarge { .. }) => Error::TooBig,
             other => other,
         })?;
+        Ok(Applied { evicted, moved, removed, exchanged, directories })
+    }
 
-        self.settle_evicted(&mut states, evicted);
-        for (directory, record) in directories {
+    /// Makes in memory what [`FileSystem::apply_rename`] did in the store.
+    fn settle_rename(
+        &self,
+        rename: &Rename,
+        applied: Applied,
+        states: &mut States,
+        names: &mut BothNames,
+    ) -> Outcome {
+        let &Rename { from, to, source, target, mode } = rename;
+        self.settle_evicted(states, applied.evicted);
+        for (directory, record) in applied.directories {
             states.set_record(&directory, record);
         }
-        states.set_record(source, moved);
+        states.set_record(source, applied.moved);
         names.from.remove(from.name);
         let mut unreferenced = Vec::new();
         if let Some(target) = target {
             names.to_mut().remove(to.name);
             target.known_names.remove(to.directory, to.name);
             let held_parent = target.holds_parent();
-            if let Some(record) = exchanged {
+            if let Some(record) = applied.exchanged {
                 states.set_record(target, record);
                 unreferenced.extend(place(&mut names.from, target, to, from));
             } else {
-                self.settle_removed(&mut states, target, removed);
+                self.settle_removed(states, target, applied.removed);
                 unreferenced.extend((held_parent && to.directory.release(1)).then(|| to.directory.clone()));
             }
         }
         unreferenced.extend(place(names.to_mut(), source, from, to));
         let mut moved = Vec::new();
-        if moves_directory && from.directory.number != to.directory.number {
+        if rename.moves_directory() && from.directory.number != to.directory.number {
             let came_back = target.filter(|_| mode == RenameMode::Exchange);
             let both = [Some(source), came_back].into_iter().flatten();
             let told = both.filter(|inode| inode.told_parent.load(Ordering::Relaxed));
             moved.extend(told.map(|inode| inode.number));
         }
-        Ok(Outcome::Done { unreferenced, moved })
+        Outcome::Done { unreferenced, moved }
     }
 }
 
@@ -341,17 +393,10 @@ fn exchange(
 }
 
 /// The records of the two directories after the rename.
-fn changed_directories(
-    from: &End,
-    to: &End,
-    source: &Inode,
-    target: Option<&Inode>,
-    mode: RenameMode,
-    states: &States,
-    now: Timestamp,
-) -> Vec<(Arc<Inode>, Record)> {
+fn changed_directories(rename: &Rename, states: &States, now: Timestamp) -> Vec<(Arc<Inode>, Record)> {
+    let &Rename { from, to, source, target, mode } = rename;
     let count = |is_there: bool| u64::from(is_there);
-    let subdirectory = |inode: Option<&Inode>| count(inode.is_some_and(Inode::is_directory));
+    let subdirectory = |inode: Option<&Arc<Inode>>| count(inode.is_some_and(|inode| inode.is_directory()));
     let taken = (1, subdirectory(Some(source)));
     let replaced = (count(target.is_some()), subdirectory(target));
     // What leaves `from`, and what comes to it.
