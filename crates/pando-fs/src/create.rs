@@ -113,7 +113,7 @@ fn number_in_use(number: u64) -> Error {
 }
 
 /// Owner, group and permissions of a new inode; in a set-group-id directory the group is the directory's.
-fn inherit(record: &mut Record, caller: &Caller, directory: &Record) -> Result<()> {
+pub(crate) fn inherit(record: &mut Record, caller: &Caller, directory: &Record) -> Result<()> {
     record.uid = caller.uid;
     record.gid = caller.gid;
     if directory.mode & SET_GROUP_ID != 0 {

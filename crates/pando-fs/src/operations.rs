@@ -203,6 +203,30 @@ pub enum RenameMode {
     NoReplace,
     /// `RENAME_EXCHANGE`.
     Exchange,
+    /// `RENAME_WHITEOUT`: the old name is a whiteout of the caller's afterwards, a character device with the number 0 and no permissions. It
+    /// says in the upper layer of an overlay that the name is gone, whatever lies below. A rename to another name of the same file changes nothing,
+    /// and leaves none.
+    Whiteout {
+        /// Who renames.
+        caller: Caller,
+        /// False with `RENAME_NOREPLACE` beside it.
+        replace: bool,
+    },
+}
+
+impl RenameMode {
+    /// Who leaves a whiteout, if anybody does.
+    pub fn whiteout(self) -> Option<Caller> {
+        match self {
+            Self::Whiteout { caller, .. } => Some(caller),
+            _ => None,
+        }
+    }
+
+    /// Whether it takes the place of what has the new name.
+    pub fn replaces(self) -> bool {
+        matches!(self, Self::Replace | Self::Whiteout { replace: true, .. })
+    }
 }
 
 /// How setxattr treats what is there already.

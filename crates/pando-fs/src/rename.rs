@@ -2,6 +2,8 @@
 //!
 //! A rename of files takes the locks of the two directories. One that moves a directory takes the name space lock
 //! exclusively: it changes the keys of everything below, so nothing else may be under way.
+//!
+//! A whiteout at the old name is one record more in the batch.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,12 +11,13 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pando_engine::{Batch, KeyRange, Tree};
 
+use crate::create::inherit;
 use crate::inode::{Inode, Place, States};
 use crate::link::{self, Found};
 use crate::locks::MutexGuard;
 use crate::namei::{check_new_name, check_old_name, name_key};
 use crate::names::Names;
-use crate::operations::{InodeNumber, RenameMode};
+use crate::operations::{Caller, FileType, InodeNumber, RenameMode};
 use crate::schema::{Record, Timestamp, key, number};
 use crate::{Error, FileSystem, Result};
 
@@ -127,7 +130,7 @@ impl FileSystem {
         let (directory, new_directory) = (self.writable_inode(parent)?, self.writable_inode(new_parent)?);
         check_old_name(&directory, name)?;
         check_new_name(&new_directory, new_name)?;
-        if mode == RenameMode::Exchange {
+        if mode == RenameMode::Exchange || mode.whiteout().is_some() {
             check_new_name(&directory, name)?;
         }
         if !directory.is_beside(&new_directory) {
@@ -200,25 +203,31 @@ impl FileSystem {
             self.evict_ahead(&parked, from.subtree().len().abs_diff(to.subtree().len()))?;
         }
         parked.extend(parked_at_target);
+        // Nothing is parked where a whiteout comes to be: the name was in use.
+        let whiteout = match mode.whiteout() {
+            Some(caller) => Some((caller, self.numbers.allocate(&self.store)?)),
+            None => None,
+        };
         let involved = parked.iter().chain([from.directory, to.directory, source]).chain(target);
         let mut states = States::lock(involved);
         states.check_attached(from.directory)?;
         states.check_attached(to.directory)?;
         if let Some(target) = target
-            && mode != RenameMode::Exchange
+            && mode.replaces()
             && states.record(target).entries > 0
         {
             return Err(Error::NotEmpty);
         }
 
-        let applied = self.apply_rename(&rename, &states, &parked, epoch)?;
+        let applied = self.apply_rename(&rename, whiteout, &states, &parked, epoch)?;
         Ok(self.settle_rename(&rename, applied, &mut states, &mut names))
     }
 
-    /// Makes the rename in the store.
+    /// Makes the rename in the store. `whiteout` is whose there is to be under the old name, and its number.
     fn apply_rename(
         &self,
         rename: &Rename,
+        whiteout: Option<(Caller, u64)>,
         states: &States,
         parked: &[Arc<Inode>],
         epoch: u64,
@@ -242,6 +251,12 @@ impl FileSystem {
                     removed = self.remove_from_batch(&mut batch, target, record, &to.key, now, false);
                 }
                 move_to(&mut batch, from, to, source, &moved);
+                if let Some((caller, number)) = whiteout {
+                    let number = number::stored(number, from.directory.delta());
+                    let mut record = Record::new(FileType::CharDevice, number, now);
+                    inherit(&mut record, &caller, states.record(from.directory))?;
+                    batch.put(Tree::Metadata, from.key.clone(), record.encode());
+                }
             }
         }
         // The moves read what was there before the batch, so what was parked below came along.
@@ -298,6 +313,9 @@ impl FileSystem {
             }
         }
         unreferenced.extend(place(names.to_mut(), source, from, to));
+        if mode.whiteout().is_some() {
+            names.from.insert(&Bytes::copy_from_slice(from.name));
+        }
         let mut moved = Vec::new();
         if rename.moves_directory() && from.directory.number != to.directory.number {
             let came_back = target.filter(|_| mode == RenameMode::Exchange);
@@ -312,14 +330,14 @@ impl FileSystem {
 /// What rename(2) says of the types of what is renamed and what is there.
 fn check_kinds(source: &Inode, target: Option<&Inode>, mode: RenameMode) -> Result<()> {
     match (target, mode) {
-        (Some(_), RenameMode::NoReplace) => Err(Error::Exists),
         (None, RenameMode::Exchange) => Err(Error::NotFound),
-        (Some(target), RenameMode::Replace) => match (source.is_directory(), target.is_directory()) {
+        (None, _) | (Some(_), RenameMode::Exchange) => Ok(()),
+        (Some(_), _) if !mode.replaces() => Err(Error::Exists),
+        (Some(target), _) => match (source.is_directory(), target.is_directory()) {
             (true, false) => Err(Error::NotADirectory),
             (false, true) => Err(Error::IsADirectory),
             _ => Ok(()),
         },
-        _ => Ok(()),
     }
 }
 
@@ -400,7 +418,11 @@ fn changed_directories(rename: &Rename, states: &States, now: Timestamp) -> Vec<
     let taken = (1, subdirectory(Some(source)));
     let replaced = (count(target.is_some()), subdirectory(target));
     // What leaves `from`, and what comes to it.
-    let back = if mode == RenameMode::Exchange { replaced } else { (0, 0) };
+    let back = match mode {
+        RenameMode::Exchange => replaced,
+        RenameMode::Whiteout { .. } => (1, 0),
+        RenameMode::Replace | RenameMode::NoReplace => (0, 0),
+    };
     let change = |record: &mut Record, plus: (u64, u64), minus: (u64, u64)| {
         record.entries = record.entries.saturating_add(plus.0).saturating_sub(minus.0);
         record.links = (u64::from(record.links) + plus.1).saturating_sub(minus.1) as u32;

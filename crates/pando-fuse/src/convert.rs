@@ -24,14 +24,16 @@ pub(crate) fn node_type(mode: u32) -> Option<FileType> {
     }
 }
 
-pub(crate) fn rename_mode(flags: u32) -> Option<RenameMode> {
+pub(crate) fn rename_mode(flags: u32, caller: Caller) -> Option<RenameMode> {
     let flags = RenameFlags::from_bits_retain(flags);
-    if flags.is_empty() {
-        Some(RenameMode::Replace)
-    } else if flags == RenameFlags::NOREPLACE {
-        Some(RenameMode::NoReplace)
-    } else if flags == RenameFlags::EXCHANGE {
+    let replace = !flags.contains(RenameFlags::NOREPLACE);
+    let rest = flags - RenameFlags::NOREPLACE;
+    if rest.is_empty() {
+        Some(if replace { RenameMode::Replace } else { RenameMode::NoReplace })
+    } else if rest == RenameFlags::EXCHANGE && replace {
         Some(RenameMode::Exchange)
+    } else if rest == RenameFlags::WHITEOUT {
+        Some(RenameMode::Whiteout { caller, replace })
     } else {
         None
     }
@@ -85,6 +87,19 @@ mod tests {
         assert_eq!(node_type(0o010_600), Some(FileType::Fifo));
         assert_eq!(node_type(0o140_600), Some(FileType::Socket));
         assert_eq!(node_type(0o040_755), None);
+    }
+
+    #[test]
+    fn modes_of_rename() {
+        let caller = Caller { uid: 1, gid: 2, umask: 0 };
+        let mode = |flags| rename_mode(flags, caller);
+        assert_eq!(
+            [0, 1, 2].map(mode),
+            [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange].map(Some)
+        );
+        assert_eq!(mode(4), Some(RenameMode::Whiteout { caller, replace: true }));
+        assert_eq!(mode(4 | 1), Some(RenameMode::Whiteout { caller, replace: false }));
+        assert_eq!([2 | 1, 4 | 2, 4 | 2 | 1, 8].map(mode), [None; 4]);
     }
 
     #[test]

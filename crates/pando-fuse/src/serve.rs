@@ -439,13 +439,14 @@ impl Server {
                 }
                 Operation::Unlink { name } => done(fs.unlink(inode, name))?,
                 Operation::RemoveDirectory { name } => done(fs.remove_directory(inode, name))?,
-                Operation::Rename { name, new_parent, new_name, flags } => match convert::rename_mode(*flags)
-                {
-                    Some(mode) => {
-                        kernel.moved(fs.rename(inode, name, InodeNumber(*new_parent), new_name, mode)?)
+                Operation::Rename { name, new_parent, new_name, flags } => {
+                    match convert::rename_mode(*flags, caller(&header, 0)) {
+                        Some(mode) => {
+                            kernel.moved(fs.rename(inode, name, InodeNumber(*new_parent), new_name, mode)?)
+                        }
+                        None => invalid,
                     }
-                    None => invalid,
-                },
+                }
                 Operation::Link { inode: from, name } => {
                     let entry = fs.link(InodeNumber(*from), inode, name)?;
                     Answer::found(&entry, direct_writes.kept(entry.attributes.inode))

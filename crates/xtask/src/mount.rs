@@ -27,6 +27,7 @@ mod loss;
 mod mapped;
 mod memory;
 mod names_again;
+mod overlay;
 mod pattern;
 mod pjdfstest;
 mod reflink;
@@ -127,6 +128,8 @@ const TESTS: &[Test] = &[
     test("daemon-memory", &[], daemon_memory::run),
     test("cache-size", &[], cache_size::run),
     test("names-again", &[], names_again::run),
+    test("overlay", &["perl", "umount"], overlay::run),
+    test("whiteouts", &["perl"], overlay::run_whiteouts),
     test("yielding", &[], yielding::run),
     test(
         "clone",

@@ -20,4 +20,5 @@ mod send;
 mod snapshots;
 mod threads;
 mod usage;
+mod whiteouts;
 mod writable_snapshots;

@@ -158,9 +158,10 @@ fn nothing_in_the_root_of_a_tree_is_called_like_the_directory_of_the_snapshots()
     let roll_back = || waiting(&*volume.fs, |fs| fs.roll_back(b"one")).map(drop);
     assert_eq!(roll_back(), Err(Error::NotPermitted));
     let one = volume.walk(".snapshots/one").unwrap();
-    let exchange =
-        waiting(&*volume.fs, |fs| fs.rename(one, b".snapshots", one, b"linked", RenameMode::Exchange));
-    assert_eq!(exchange, Err(Error::NotPermitted));
+    for mode in [RenameMode::Exchange, RenameMode::Whiteout { caller: volume.caller, replace: true }] {
+        let renamed = waiting(&*volume.fs, |fs| fs.rename(one, b".snapshots", one, b"linked", mode));
+        assert_eq!(renamed, Err(Error::NotPermitted));
+    }
     unlink(&volume, one, ".snapshots").unwrap();
     roll_back().unwrap();
     volume.assert_clean();

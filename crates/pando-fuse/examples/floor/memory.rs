@@ -369,6 +369,7 @@ impl Operations for Memory {
             return Ok(Vec::new());
         }
         match (mode, &there) {
+            (RenameMode::Whiteout { .. }, _) => return Err(Error::NotSupported),
             (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
             (RenameMode::Exchange, None) => return Err(Error::NotFound),
             (RenameMode::Replace, Some(there)) => {

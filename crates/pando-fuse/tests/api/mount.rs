@@ -3,7 +3,7 @@
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -277,6 +277,15 @@ fn calls_beyond_reading_and_writing() {
         let rename = |flags| rustix::fs::renameat_with(cwd, &a, cwd, &b, flags);
         assert_eq!(rename(RenameFlags::NOREPLACE), Err(Errno::EXIST));
         assert_eq!(rename(RenameFlags::EXCHANGE), Ok(()));
+        assert_eq!(fs::read(&a).unwrap(), b"bbbbbbbb");
+        assert_eq!(rename(RenameFlags::WHITEOUT | RenameFlags::NOREPLACE), Err(Errno::EXIST));
+        let hidden = mounted.path().join("hidden");
+        let hide = |from, to| rustix::fs::renameat_with(cwd, from, cwd, to, RenameFlags::WHITEOUT);
+        assert_eq!(hide(&a, &hidden), Ok(()));
+        let whiteout = fs::metadata(&a).unwrap();
+        assert!(whiteout.file_type().is_char_device(), "{whiteout:?}");
+        assert_eq!((whiteout.rdev(), whiteout.mode() & 0o7777), (0, 0));
+        assert_eq!(hide(&hidden, &a), Ok(()));
         assert_eq!(fs::read(&a).unwrap(), b"bbbbbbbb");
 
         let file = File::options().read(true).write(true).open(&a).unwrap();

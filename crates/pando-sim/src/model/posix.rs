@@ -368,9 +368,9 @@ impl Posix {
         let source = self.lookup(from.0, from.1)?;
         let target = self.lookup(to.0, to.1).ok();
         match (target, mode) {
-            (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),
             (None, RenameMode::Exchange) => return Err(Error::NotFound),
-            (Some(target), RenameMode::Replace) => {
+            (Some(_), mode) if mode != RenameMode::Exchange && !mode.replaces() => return Err(Error::Exists),
+            (Some(target), mode) if mode.replaces() => {
                 match (self.node(source).is_directory(), self.node(target).is_directory()) {
                     (true, false) => return Err(Error::NotADirectory),
                     (false, true) => return Err(Error::IsADirectory),
@@ -392,7 +392,7 @@ impl Posix {
             return Err(Error::Invalid);
         }
         if let Some(target) = target
-            && mode == RenameMode::Replace
+            && mode.replaces()
             && self.node(target).is_directory()
             && !self.entries(target)?.is_empty()
         {
@@ -409,6 +409,10 @@ impl Posix {
             }
             (Some(target), _) => self.lose_name(target),
             (None, _) => {}
+        }
+        if let Some(caller) = mode.whiteout() {
+            let whiteout = Content::Special(FileType::CharDevice, 0);
+            self.make((caller.uid, caller.gid), from.0, from.1, whiteout, (0, caller.umask))?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! one whatever is taken out of it.
 
 use pando_device::simulated::Random;
-use pando_fs::operations::{AllocateMode, FileType, ListAttributes, RenameMode, Seek, XattrMode};
+use pando_fs::operations::{AllocateMode, Caller, FileType, ListAttributes, RenameMode, Seek, XattrMode};
 
 /// Which operations a sequence is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,6 +180,17 @@ fn one_of<T: Copy>(random: &mut Random, of: &[T]) -> T {
     of[random.below(of.len() as u64) as usize]
 }
 
+fn rename_mode(random: &mut Random) -> RenameMode {
+    let uid = one_of(random, &[0, 7]);
+    let caller = Caller { uid, gid: uid, umask: 0o027 };
+    match random.below(6) {
+        0..3 => RenameMode::Replace,
+        3 => RenameMode::Exchange,
+        4 => RenameMode::NoReplace,
+        _ => RenameMode::Whiteout { caller, replace: random.chance(2, 3) },
+    }
+}
+
 fn offset(random: &mut Random) -> u64 {
     match random.below(3) {
         0 => random.below(SIZE / 4096) * 4096,
@@ -270,10 +281,7 @@ fn step(random: &mut Random, mix: Mix) -> Step {
             name: name(random),
             to: slot(random),
             new_name: name(random),
-            mode: one_of(
-                random,
-                &[RenameMode::Replace, RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace],
-            ),
+            mode: rename_mode(random),
         },
         40..44 => {
             use ListAttributes::{OfAll, OfAllButOneFile, OfDirectories, OfNone};

@@ -135,7 +135,11 @@ impl<'a> Actor<'a> {
             }
             (3, _) => changing(fs, |fs| fs.unlink(at, old)).map(|()| None),
             (4, _) => changing(fs, |fs| fs.remove_directory(at, old)).map(|()| None),
-            (5, _) => changing(fs, |fs| fs.rename(at, old, to, new, RenameMode::Replace)).map(|_| None),
+            (5, _) => {
+                let whiteout = RenameMode::Whiteout { caller: CALLER, replace: true };
+                let mode = if self.random.chance(1, 3) { whiteout } else { RenameMode::Replace };
+                changing(fs, |fs| fs.rename(at, old, to, new, mode)).map(|_| None)
+            }
             (6, _) => changing(fs, |fs| fs.rename(at, old, to, new, RenameMode::Exchange)).map(|_| None),
             (8 | 9, Some(inode)) => Ok(Some(self.link(inode, to, new)?)),
             // A file and a link to it, made with nothing else between them by this thread.
@@ -281,7 +285,8 @@ impl<'a> Actor<'a> {
                 fs.forget(root, 1);
                 for inode in listed? {
                     match waiting(fs, |fs| fs.read(inode, 0, 100)) {
-                        Ok(_) | Err(Error::IsADirectory | Error::Stale) => {}
+                        // A whiteout cannot be read.
+                        Ok(_) | Err(Error::IsADirectory | Error::Invalid | Error::Stale) => {}
                         Err(error) => panic!("{error:?}"),
                     }
                     fs.forget(inode, 1);

@@ -321,11 +321,11 @@ impl Operations for MemoryFs {
         let inode = state.child(parent, name)?;
         let there = state.child(new_parent, new_name).ok();
         match (mode, there) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
             (RenameMode::Exchange, None) => return Err(Error::NotFound),
             (RenameMode::Exchange, Some(other)) => {
                 state.node(parent)?.names.insert(Bytes::copy_from_slice(name), other);
             }
+            (mode, Some(_)) if !mode.replaces() => return Err(Error::Exists),
             (_, there) => {
                 if there.is_some() {
                     state.drop_name(new_parent, new_name)?;
@@ -334,6 +334,10 @@ impl Operations for MemoryFs {
             }
         }
         state.node(new_parent)?.names.insert(Bytes::copy_from_slice(new_name), inode);
+        if let Some(caller) = mode.whiteout() {
+            let whiteout = state.make(&caller, parent, name, FileType::CharDevice, 0, 0)?;
+            state.node(whiteout.attributes.inode)?.references = 0;
+        }
         let node = state.node(inode)?;
         node.parent = new_parent;
         let moved = node.attributes.file_type == FileType::Directory && parent != new_parent;
