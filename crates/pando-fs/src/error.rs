@@ -14,6 +14,9 @@ pub enum Error {
     /// case, but costs a move of what it holds if it is not forgotten by then. Answered once for each such file, and only behind
     /// [`Operations::forgets_gather`](crate::Operations::forgets_gather).
     Unforgotten,
+    /// A part of what there was to do first is done; ask again, with a thread that may wait for room. Each of these answers brings the end nearer,
+    /// so it is asked again however often they come.
+    Unfinished,
     /// ENOENT.
     NotFound,
     /// EEXIST.
@@ -99,6 +102,7 @@ impl std::fmt::Display for Error {
             Self::Miss(_) => "not in memory",
             Self::Busy => "no room for changes at the moment",
             Self::Unforgotten => "what was unlinked a moment ago is in the way",
+            Self::Unfinished => "not all that is in the way has been moved",
             Self::NotFound => "no such file or directory",
             Self::Exists => "it exists already",
             Self::NotADirectory => "not a directory",

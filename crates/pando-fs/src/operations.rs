@@ -463,6 +463,8 @@ pub fn changing_bytes<O: Operations + ?Sized, T>(
             Err(Error::Busy) => return Err(Error::NoSpace),
             // Nobody brings forgets meanwhile.
             Err(Error::Unforgotten) => {}
+            // No refusal: it goes on.
+            Err(Error::Unfinished) => {}
             other => return other,
         }
     }

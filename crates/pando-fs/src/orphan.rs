@@ -135,8 +135,8 @@ impl FileSystem {
     }
 
     /// Moves parked orphans to their own keys, one record for each, if they might be too many for the record of the change that needs the
-    /// keys: a crash in between leaves nothing that may not be, nor does `Busy`, behind which the rest is moved. The name space lock is held
-    /// exclusively, so none comes to be parked meanwhile. What comes along with what moves or is cloned may get keys that are `longer` by so
+    /// keys: a crash in between leaves nothing that may not be, nor does [`Error::Unfinished`], behind which the rest is moved. The name space
+    /// lock is held exclusively, so none comes to be parked meanwhile. What comes along with what moves or is cloned may get keys that are `longer` by so
     /// many bytes.
     pub(crate) fn evict_ahead(&self, orphans: &[Arc<Inode>], longer: usize) -> Result<()> {
         let mut states = States::lock(orphans);
@@ -152,7 +152,8 @@ impl FileSystem {
         }
         for (moved, orphan) in orphans.iter().enumerate() {
             if moved >= EVICTED_AT_ONCE && !engine.has_room(states.record(orphan).data_bytes()) {
-                return Err(Error::Busy);
+                // What is left of the moves waits to be healed, say. Where there is no space, the next record is refused.
+                return Err(Error::Unfinished);
             }
             // Also for a change that gives space back: so many moves take more of it than is kept for such changes.
             let mut batch = Batch::new();

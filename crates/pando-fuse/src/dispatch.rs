@@ -1,7 +1,7 @@
 //! Runs requests: at once on the thread that received them, or on the pool where they must wait for long (FU-1).
 //!
-//! A call that answers `Miss`, `Busy` or `Unforgotten` has changed nothing, so it is made again from the start, after what it lacked
-//! has been fetched or room has been made, or the forgets have been taken that gather. (Not by the pool, which does without.) The request carries its reply along, so that it is answered once, from
+//! A call that answers `Miss`, `Busy`, `Unforgotten` or `Unfinished` has changed nothing that anybody sees, so it is made again from the start, after what it
+//! lacked has been fetched or room has been made, or the forgets have been taken that gather. (Not by the pool, which does without.) The request carries its reply along, so that it is answered once, from
 //! wherever it ends (FU-2).
 
 use std::io;
@@ -98,7 +98,7 @@ impl Dispatcher {
         if self.had_better_sync_at_once(&reply) {
             let start = Instant::now();
             match self.try_once(kind, take_forgets, &mut call) {
-                Err(Error::Miss(_) | Error::Busy | Error::Unforgotten) => {}
+                Err(Error::Miss(_) | Error::Busy | Error::Unforgotten | Error::Unfinished) => {}
                 result => {
                     let result = durably(&*self.fs, result, &self.report);
                     self.patience.note(start.elapsed());
@@ -150,7 +150,7 @@ impl Dispatcher {
         mut call: impl FnMut(&dyn Operations) -> Result<Answer> + Send + 'static,
     ) {
         match self.try_once(kind, take_forgets, &mut call) {
-            Err(lack @ (Error::Miss(_) | Error::Busy | Error::Unforgotten)) => {
+            Err(lack @ (Error::Miss(_) | Error::Busy | Error::Unforgotten | Error::Unfinished)) => {
                 self.run_on_pool(kind, lack, reply, call)
             }
             result => finish(reply, result, &self.report, &self.later),

@@ -3,8 +3,8 @@
 use pando_fs::Error;
 use rustix::io::Errno;
 
-/// The number that the caller of a system call sees. `Miss`, `Busy` and `Unforgotten` never come this far: the
-/// dispatcher waits until they are gone.
+/// The number that the caller of a system call sees. `Miss`, `Busy`, `Unforgotten` and `Unfinished` never come
+/// this far: the dispatcher waits until they are gone.
 pub(crate) fn errno(error: &Error) -> Errno {
     match error {
         Error::NotFound => Errno::NOENT,

@@ -283,6 +283,44 @@ fn more_is_parked_in_the_way_than_one_record_takes() {
     }
 }
 
+/// Each move of a large file leaves something to be healed, and every wait for that counted as one for space: behind fifteen of them there was none, on a
+/// volume with next to nothing in it.
+#[test]
+fn any_number_of_large_files_is_parked_in_the_way() {
+    type Change = fn(&Volume) -> Result<()>;
+    let changes: [Change; 4] = [
+        |volume| changing(&*volume.fs, |fs| fs.roll_back(b"one")).map(drop),
+        |volume| changing(&*volume.fs, |fs| fs.take_snapshot(b"two", false)),
+        |volume| changing(&*volume.fs, |fs| fs.rename(ROOT, b"d", ROOT, b"e", RenameMode::Replace)).map(drop),
+        |volume| {
+            let d = volume.walk("d")?;
+            changing(&*volume.fs, |fs| fs.clone_tree(&volume.caller, &[], d, ROOT, b"e"))
+        },
+    ];
+    for change in changes {
+        // Every range is a large one.
+        let options = Options { background: Background::Manual, copied_bytes: Some(0), ..Options::default() };
+        let volume = Volume::formatted(&FormatOptions::default()).remount_with(options);
+        let d = volume.directory(ROOT, "d");
+        take(&volume, "one", false);
+        let orphans = (0..1200_u32).map(|number| {
+            volume.fs.make_room(0, true).unwrap();
+            let name = number.to_string();
+            let file = volume.file(d, &name);
+            volume.write(file, 0, name.as_bytes());
+            unlink(&volume, d, &name).unwrap();
+            (file, name)
+        });
+        let orphans: Vec<_> = orphans.collect();
+        volume.file(d, "stays");
+        assert_eq!(change(&volume), Ok(()));
+        for (orphan, name) in orphans {
+            assert_eq!(volume.read(orphan, 0, 10), name.as_bytes());
+        }
+        volume.assert_clean();
+    }
+}
+
 /// To move each of them takes space, more in all than is kept for changes that give some back.
 #[test]
 fn many_are_parked_on_a_full_volume_and_it_goes_on() {

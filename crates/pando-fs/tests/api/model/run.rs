@@ -113,7 +113,7 @@ impl Conditions {
 pub fn again<T>(fs: &FileSystem, mut call: impl FnMut(&FileSystem) -> Result<T>) -> Result<T> {
     loop {
         match waiting(fs, &mut call) {
-            Err(Error::Busy | Error::Unforgotten) => {}
+            Err(Error::Busy | Error::Unforgotten | Error::Unfinished) => {}
             other => return other,
         }
     }
