@@ -5,7 +5,7 @@ use pando_engine::Batch;
 use crate::file::{Edit, check_regular, check_size, kill_set_id_bits};
 use crate::operations::{Attributes, InodeNumber, SetAttributes, SetTime};
 use crate::schema::Timestamp;
-use crate::{FileSystem, Result, acl};
+use crate::{Error, FileSystem, Result, acl};
 
 impl FileSystem {
     pub(crate) fn change_attributes(&self, number: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
@@ -41,7 +41,7 @@ impl FileSystem {
         record.modified = time(set.modified, now, record.modified);
         record.changed = set.changed.map_or(now, Timestamp::from);
         let (batch, record) = edit.finish(key, true);
-        self.store.apply(batch)?;
+        self.store.apply(batch).map_err(Error::of_one_path)?;
         state.set_told_record(record);
         Ok(state.record.attributes(number))
     }

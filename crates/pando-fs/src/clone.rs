@@ -69,6 +69,7 @@ impl FileSystem {
         if self.resolve(to.directory, names, &to.path, to.name)?.is_some() {
             return Err(Error::Exists);
         }
+        self.check_new_key(&to.key)?;
         let mut parked: Vec<_> = self.parked.at(&to.key).into_iter().collect();
         let mut below = None;
         if source.is_directory() {

@@ -29,6 +29,7 @@ impl FileSystem {
         if self.resolve(&directory, &names, &path, name)?.is_some() {
             return Err(Error::Exists);
         }
+        self.check_new_key(&key)?;
         let parked = self.parked_at(&key)?;
         let fresh = self.numbers.allocate(&self.store)?;
         let mut states = States::lock(parked.iter().chain([&directory]));
@@ -48,7 +49,7 @@ impl FileSystem {
         (directory_record.modified, directory_record.changed) = (now, now);
         batch.put(Tree::Metadata, key, record.encode());
         batch.update(Tree::Metadata, directory.key(*epoch)?, directory_record.hot_update());
-        self.store.apply(batch)?;
+        self.store.apply(batch).map_err(Error::of_one_path)?;
 
         self.settle_evicted(&mut states, evicted);
         states.set_record(&directory, directory_record);

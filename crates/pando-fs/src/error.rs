@@ -95,6 +95,18 @@ impl From<pando_engine::Error> for Error {
     }
 }
 
+impl Error {
+    /// Of a change of one file or directory: its record was too large for the log, and that only a path makes it.
+    pub(crate) fn of_one_path(self) -> Self {
+        match self {
+            Self::Engine(pando_engine::Error::TooLarge { what: "a batch of operations" }) => {
+                Self::NameTooLong
+            }
+            other => other,
+        }
+    }
+}
+
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = match self {

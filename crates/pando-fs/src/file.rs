@@ -19,6 +19,9 @@ pub(crate) const BLOCK: u64 = 4096;
 /// Largest size of a file.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 
+/// Keys in the record of a write: of the blocks at both ends and those between, of the file, and of an attribute that the write takes off.
+const WRITE_KEYS_MAX: u64 = 5;
+
 /// What holes are read from.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
@@ -118,11 +121,12 @@ impl FileSystem {
         if bytes.is_empty() {
             return Ok(());
         }
-        let most = self.write_bytes_max();
+        let keys = inode.key_and_data_prefix(*epoch, &state.record)?;
+        let most = self.write_bytes_max(&keys.1);
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
             let length = (most - at % BLOCK).min(rest.len() as u64);
-            self.write_piece(&inode, &mut state, *epoch, at, rest.split_to(length as usize), mode)?;
+            self.write_piece(keys.clone(), &mut state, at, rest.split_to(length as usize), mode)?;
             at += length;
         }
         Ok(())
@@ -130,14 +134,12 @@ impl FileSystem {
 
     fn write_piece(
         &self,
-        inode: &Inode,
+        (key, prefix): (Bytes, Bytes),
         state: &mut State,
-        epoch: u64,
         offset: u64,
         bytes: Bytes,
         mode: WriteMode,
     ) -> Result<()> {
-        let (key, prefix) = inode.key_and_data_prefix(epoch, &state.record)?;
         let mut edit = Edit::new(state.record.clone(), prefix);
         edit.write(offset, bytes);
         match mode.keep_modified {
@@ -147,15 +149,18 @@ impl FileSystem {
         }
         let replace = mode.kill_set_id && edit.kill_privileges();
         let (batch, record) = edit.finish(key, replace);
-        self.store.apply(batch)?;
+        self.store.apply(batch).map_err(Error::of_one_path)?;
         state.set_record(record);
         Ok(())
     }
 
-    /// Bytes that go into one batch, whole blocks: a record of the log, of which a small volume takes short ones alone, holds them and the keys, unless those of a
-    /// very long path have more than the other half. A write of more is several operations.
-    pub(crate) fn write_bytes_max(&self) -> u64 {
-        (self.store.engine().record_bytes_max() / 2 / BLOCK * BLOCK).max(BLOCK)
+    /// Bytes that go into one batch, whole blocks: a record of the log, of which a small volume takes short ones alone, holds them and the keys,
+    /// which begin so. A write of more is several operations.
+    pub(crate) fn write_bytes_max(&self, data_prefix: &[u8]) -> u64 {
+        let most = self.store.engine().record_bytes_max();
+        let keys = WRITE_KEYS_MAX * (data_prefix.len() + key::NAME_LENGTH_MAX) as u64;
+        let bytes = (most / 2).min(most.saturating_sub(keys));
+        (bytes / BLOCK * BLOCK).max(BLOCK)
     }
 }
 

@@ -220,6 +220,7 @@ impl FileSystem {
         if self.resolve(new.directory, names.to(), &new.path, new.name)?.is_some() {
             return Err(Error::Exists);
         }
+        self.check_new_key(&new.key)?;
         let parked = self.parked_at(&new.key)?.filter(|orphan| orphan.number != inode.number);
         let mut states = States::lock(parked.iter().chain([inode, new.directory]));
         if old.is_none() && inode.parent().is_some() {
@@ -274,7 +275,7 @@ impl FileSystem {
         directory_record.entries = directory_record.entries.saturating_add(1);
         (directory_record.modified, directory_record.changed) = (now, now);
         batch.update(Tree::Metadata, new.directory.key(epoch)?, directory_record.hot_update());
-        self.store.apply(batch)?;
+        self.store.apply(batch).map_err(Error::of_one_path)?;
 
         self.settle_evicted(&mut states, evicted);
         if !before.parked.is_empty() {

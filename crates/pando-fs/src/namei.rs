@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pando_format::KEY_LENGTH_MAX;
 
 use crate::inode::{Inode, Place};
 use crate::link::Found;
@@ -35,11 +36,27 @@ pub(crate) fn check_new_name(directory: &Inode, name: &[u8]) -> Result<()> {
 /// The metadata key of a name, if it is not too long for the index.
 pub(crate) fn name_key(path: &[u8], name: &[u8]) -> Result<Bytes> {
     let key = key::child_key(path, name);
-    let in_tree = key::split_snapshot(&key).map_or(0, |(_, in_tree)| in_tree.len());
-    if in_tree > key::METADATA_KEY_LENGTH_MAX { Err(Error::NameTooLong) } else { Ok(key) }
+    if length_in_tree(&key) > key::METADATA_KEY_LENGTH_MAX { Err(Error::NameTooLong) } else { Ok(key) }
 }
 
+fn length_in_tree(metadata_key: &[u8]) -> usize {
+    key::split_snapshot(metadata_key).map_or(0, |(_, in_tree)| in_tree.len())
+}
+
+/// Keys in the record that removes a directory: its own, the two bounds of what lies below it in each index, and its parent's. No other change of
+/// one file or directory has more of them.
+const KEYS_IN_RECORD: u64 = 6;
+
 impl FileSystem {
+    /// Refuses the key of a name that is to come to be if the log of a small volume could not take the records by which what has it is used and
+    /// removed. Others may come to have longer ones, by the rename of a directory above.
+    pub(crate) fn check_new_key(&self, metadata_key: &[u8]) -> Result<()> {
+        // As long as a data key made from it.
+        let length = length_in_tree(metadata_key) + KEY_LENGTH_MAX - key::METADATA_KEY_LENGTH_MAX;
+        let most = self.store.engine().record_bytes_max() / KEYS_IN_RECORD;
+        if length as u64 > most { Err(Error::NameTooLong) } else { Ok(()) }
+    }
+
     pub(crate) fn lookup_name(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
         let directory = self.inode(parent)?;
         if !directory.is_directory() {
@@ -205,6 +222,9 @@ impl FileSystem {
 
 #[cfg(test)]
 mod tests {
+    use pando_device::MemoryDevice;
+    use pando_engine::{Background, FormatOptions, Options};
+
     use super::*;
 
     #[test]
@@ -218,6 +238,21 @@ mod tests {
         let attribute = key::xattr_key(&key::data_prefix(&longest), &[b'x'; key::NAME_LENGTH_MAX]);
         assert_eq!(attribute.len(), 256 * 1024);
         assert_eq!(name_key(&path, b"123456"), Err(Error::NameTooLong));
+    }
+
+    #[test]
+    fn volumes_from_48_mib_on_take_the_longest_keys() {
+        let takes = |capacity, length| {
+            let device = Arc::new(MemoryDevice::new(capacity));
+            FileSystem::format(device.clone(), &FormatOptions::default()).unwrap();
+            let options = Options { background: Background::Manual, ..Options::default() };
+            let fs = FileSystem::open(device, options).unwrap();
+            fs.check_new_key(&vec![b'k'; length]) == Ok(())
+        };
+        assert!(takes(48 << 20, key::METADATA_KEY_LENGTH_MAX));
+        assert!(!takes(47 << 20, key::METADATA_KEY_LENGTH_MAX));
+        assert!(takes(16 << 20, 85 << 10));
+        assert!(!takes(16 << 20, 86 << 10));
     }
 
     #[test]

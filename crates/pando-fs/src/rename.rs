@@ -182,6 +182,7 @@ impl FileSystem {
         if target.is_some_and(|target| target.number == source.number) {
             return Ok(Outcome::Done { unreferenced: Vec::new(), moved: Vec::new() });
         }
+        self.check_new_key(&to.key)?;
         let rename = Rename { from, to, source, target, mode };
         if rename.moves_directory() && !exclusive {
             return Ok(Outcome::MovesDirectory);

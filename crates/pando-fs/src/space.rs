@@ -115,7 +115,7 @@ impl FileSystem {
         edit.touch(self.now());
         let replace = kill_set_id && edit.kill_privileges();
         let (batch, record) = edit.finish(key, replace);
-        self.store.apply(batch)?;
+        self.store.apply(batch).map_err(Error::of_one_path)?;
         state.set_record(record);
         Ok(())
     }
@@ -224,7 +224,7 @@ impl FileSystem {
             last.end - from_offset
         } else {
             let most = if is_in_place { to_next_unit(from_offset) } else { COPY_MAX };
-            let length = length.min(most).min(self.write_bytes_max());
+            let length = length.min(most).min(self.write_bytes_max(&edit.prefix));
             check_size(to_offset.checked_add(length))?;
             if length == 0 {
                 return Ok(0);
@@ -235,7 +235,7 @@ impl FileSystem {
         edit.touch(self.now());
         let replace = kill_set_id && edit.kill_privileges();
         let (batch, record) = edit.finish(key, replace);
-        self.store.apply(batch)?;
+        self.store.apply(batch).map_err(Error::of_one_path)?;
         states.set_record(&target, record);
         Ok(length)
     }

@@ -13,6 +13,9 @@ use crate::rename::{BothNames, End};
 use crate::schema::{Record, Timestamp, key};
 use crate::{Error, FileSystem, Result};
 
+/// Bytes of an operation in the log beside its keys and values, and a bound's, at most.
+const OPERATION_HEAD_MAX: usize = 32;
+
 /// What came of it.
 enum Attempt<'a> {
     /// Done. True if the directory is to lose a reference, which the inode held.
@@ -123,22 +126,34 @@ impl FileSystem {
         let removed = self.remove_from_batch(&mut batch, inode, states.record(inode), &key, now, true);
         if inode.is_directory() {
             directory_record.links = directory_record.links.saturating_sub(1);
-            let below = key::subtree_prefix(&key::child_path(&path, name));
-            // One message each that swallows what the deletions of the children left. The records of orphans are elsewhere; their data may
-            // be parked there.
-            batch.delete_range(Tree::Metadata, KeyRange::prefix(below.clone()));
-            if self.parked.is_free(&below) {
-                batch.delete_range(Tree::Data, KeyRange::prefix(below));
-            }
         }
         batch.update(Tree::Metadata, directory.key(epoch)?, directory_record.hot_update());
-        self.store.apply(batch)?;
+        if inode.is_directory() {
+            self.swallow_deletions(&mut batch, key::subtree_prefix(&key::child_path(&path, name)));
+        }
+        self.store.apply(batch).map_err(Error::of_one_path)?;
 
         states.set_record(directory, directory_record);
         names.from.remove(name);
         self.settle_removed(&mut states, inode, removed);
         inode.known_names.remove(directory, name);
         Ok(Attempt::Done(held_parent))
+    }
+
+    /// Adds to the batch, of a directory that is removed, one message for each index that swallows what the deletions of the children left. Their
+    /// work is done without, so a path of which the log does not take as many bounds leaves them out.
+    fn swallow_deletions(&self, batch: &mut Batch, below: Bytes) {
+        let others: usize =
+            batch.operations().iter().map(|operation| operation.length() + OPERATION_HEAD_MAX).sum();
+        let bounds = 4 * (below.len() + OPERATION_HEAD_MAX);
+        if (others + bounds) as u64 > self.store.engine().record_bytes_max() {
+            return;
+        }
+        batch.delete_range(Tree::Metadata, KeyRange::prefix(below.clone()));
+        // The records of orphans are elsewhere; their data may be parked there.
+        if self.parked.is_free(&below) {
+            batch.delete_range(Tree::Data, KeyRange::prefix(below));
+        }
     }
 
     /// Adds to the batch what takes the inode's name away. An inode that nobody refers to is deleted; of one in the

@@ -164,7 +164,7 @@ impl FileSystem {
         delete_lost_values(&mut batch, &prefix, &state.record, &record);
         record.changed = self.now();
         batch.put(Tree::Metadata, key, record.encode());
-        self.store.apply(batch)?;
+        self.store.apply(batch).map_err(Error::of_one_path)?;
         state.set_record(record);
         Ok(())
     }

@@ -513,17 +513,19 @@ fn a_name_goes_although_the_file_cannot_go_home() {
     // A record of the log takes a quarter of it. The key of the name that is left comes three times in what takes the file there.
     let volume = Volume::formatted(&FormatOptions { log_bytes: Some(256 << 10), ..FormatOptions::default() });
     let chain = |top: &str| {
-        (0..43).fold(volume.directory(ROOT, top), |directory, depth| {
+        (0..41).fold(volume.directory(ROOT, top), |directory, depth| {
             volume.fs.make_room(0, true).unwrap();
             volume.directory(directory, &format!("{depth:0>255}"))
         })
     };
-    let (deep, deeper) = (chain("a"), chain("b"));
+    let (deep, deeper, deepest) = (chain("a"), chain("b"), chain("c"));
     let file = volume.file(ROOT, "f");
     volume.write(file, 0, &[7; 5000]);
-    link(&volume, file, deeper, "g");
-    volume.fs.make_room(0, true).unwrap();
-    volume.rename(ROOT, "b", deep, "b").unwrap();
+    link(&volume, file, deepest, "g");
+    for (name, above) in [("c", deeper), ("b", deep)] {
+        volume.fs.make_room(0, true).unwrap();
+        volume.rename(ROOT, name, above, name).unwrap();
+    }
     volume.fs.make_room(0, true).unwrap();
     volume.fs.unlink(ROOT, b"f").unwrap();
     assert_eq!(attributes(&volume, file).links, 1);

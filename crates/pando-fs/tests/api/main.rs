@@ -17,6 +17,7 @@ mod model;
 mod numbers;
 mod remount;
 mod send;
+mod small_volumes;
 mod snapshots;
 mod threads;
 mod usage;

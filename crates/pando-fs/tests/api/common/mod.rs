@@ -44,7 +44,11 @@ impl Volume {
     }
 
     pub fn formatted(format: &FormatOptions) -> Self {
-        let device = Arc::new(MemoryDevice::new(256 << 20));
+        Self::of_size(256 << 20, format)
+    }
+
+    pub fn of_size(capacity: u64, format: &FormatOptions) -> Self {
+        let device = Arc::new(MemoryDevice::new(capacity));
         FileSystem::format(device.clone(), format).unwrap();
         let options = Options { background: Background::Manual, ..Options::default() };
         let fs = FileSystem::open(device.clone(), options).unwrap();
