@@ -78,7 +78,7 @@ impl Batch {
         self.change(tree, key, Change::Truncate { length });
     }
 
-    /// Updates fields of a value blindly, 256 at most; see [`Change::Update`].
+    /// Updates fields of a value blindly, 1 to 256 and none of them empty; see [`Change::Update`].
     pub fn update(&mut self, tree: Tree, key: impl Into<Bytes>, fields: Vec<FieldUpdate>) {
         self.change(tree, key, Change::Update { fields });
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::key::KEY_LENGTH_MAX;
 use crate::key_codec::VALUE_LENGTH_MAX;
 use crate::message::FIELDS_MAX;
-use crate::{Change, KeyRange, Tree};
+use crate::{Change, FieldUpdate, KeyRange, Tree};
 
 /// Bytes of a block value: the unit in which [`Operation::PutRun`] cuts its bytes.
 pub const BLOCK_VALUE_LENGTH: usize = 4096;
@@ -123,9 +123,8 @@ impl Operation {
             Self::Change { key, change: Change::Patch { offset, bytes }, .. } => {
                 check_put(key, *offset as usize + bytes.len())
             }
-            Self::Change { change: Change::Update { fields }, .. } if fields.len() > FIELDS_MAX => {
-                let found = fields.len() as u64;
-                Err(Excess { what: "an attribute update", found, limit: "at most 256 fields (FMT-26)" })
+            Self::Change { key, change: Change::Update { fields }, .. } => {
+                check_key(key.len()).and_then(|()| check_update(fields))
             }
             Self::Change { key, .. } => check_key(key.len()),
             Self::DeleteRange { range, .. } => {
@@ -165,6 +164,16 @@ impl Operation {
 fn check_key(length: usize) -> Result<(), Excess> {
     if length > KEY_LENGTH_MAX {
         return Err(Excess { what: "a key", found: length as u64, limit: "at most 256 KiB" });
+    }
+    Ok(())
+}
+
+fn check_update(fields: &[FieldUpdate]) -> Result<(), Excess> {
+    let is_empty = |field: &FieldUpdate| matches!(field, FieldUpdate::Set { bytes, .. } if bytes.is_empty());
+    if !(1..=FIELDS_MAX).contains(&fields.len()) || fields.iter().any(is_empty) {
+        let found = fields.len() as u64;
+        let limit = "1 to 256 fields, none of them empty (FMT-26)";
+        return Err(Excess { what: "an attribute update", found, limit });
     }
     Ok(())
 }

@@ -75,6 +75,7 @@ impl Error {
             Self::Stale => "a snapshot was deleted meanwhile",
             Self::Invalid => "this cannot be a snapshot's name",
             Self::InUse => "it is mounted; unmount it first",
+            Self::TooManyLinks => "there are too many snapshots to list; delete some by their names",
             other => return other.to_string(),
         };
         text.to_owned()

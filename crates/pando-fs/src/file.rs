@@ -158,10 +158,19 @@ impl FileSystem {
     /// which begin so. A write of more is several operations.
     pub(crate) fn write_bytes_max(&self, data_prefix: &[u8]) -> u64 {
         let most = self.store.engine().record_bytes_max();
-        let keys = WRITE_KEYS_MAX * (data_prefix.len() + key::NAME_LENGTH_MAX) as u64;
-        let bytes = (most / 2).min(most.saturating_sub(keys));
+        let bytes = (most / 2).min(most.saturating_sub(keys_bytes(data_prefix)));
         (bytes / BLOCK * BLOCK).max(BLOCK)
     }
+
+    /// Runs of data and holes that go into one batch with as many bytes.
+    pub(crate) fn write_runs_max(&self, data_prefix: &[u8]) -> u64 {
+        (self.store.engine().record_bytes_max() / 2 / keys_bytes(data_prefix)).max(1)
+    }
+}
+
+/// Of the keys in the record of a write, or of a hole, at most.
+fn keys_bytes(data_prefix: &[u8]) -> u64 {
+    WRITE_KEYS_MAX * (data_prefix.len() + key::NAME_LENGTH_MAX) as u64
 }
 
 /// `TooBig` where a size overflows or is larger than a file may be.
@@ -374,17 +383,24 @@ impl Edit {
         }
     }
 
-    /// Writes pieces of another file, holes as holes.
-    pub(crate) fn write_pieces(&mut self, offset: u64, pieces: Vec<Piece>) {
-        let mut at = offset;
+    /// Writes pieces of another file, holes as holes, but no more than so many runs of data and holes. Returns how many bytes it has written.
+    pub(crate) fn write_pieces(&mut self, offset: u64, pieces: Vec<Piece>, runs_max: u64) -> u64 {
+        let (mut at, mut runs) = (offset, 0);
         let mut data = BytesMut::new();
         for piece in pieces {
             match piece {
                 Piece::Data(bytes) => data.extend_from_slice(&bytes),
                 Piece::Hole(length) => {
+                    runs += u64::from(!data.is_empty());
                     at = self.write_collected(at, &mut data);
-                    self.punch(at, at + length);
-                    at += length;
+                    if runs < runs_max {
+                        self.punch(at, at + length);
+                        at += length;
+                        runs += 1;
+                    }
+                    if runs >= runs_max {
+                        break;
+                    }
                 }
             }
         }
@@ -392,6 +408,7 @@ impl Edit {
         if at > self.record.size {
             self.set_size(at);
         }
+        at - offset
     }
 
     fn write_collected(&mut self, offset: u64, data: &mut BytesMut) -> u64 {

@@ -36,7 +36,7 @@ const LENGTH: usize = 32;
 const WRITABLE: u16 = 1;
 /// With where it was received from.
 const RECEIVED_LENGTH: usize = LENGTH + 24;
-/// Snapshots, at most. All of them are held in memory to be listed, and a table that is damaged may show any number.
+/// Snapshots that are listed, at most. All of them are held in memory for that, and a table that is damaged may show any number.
 const SNAPSHOTS_MAX: usize = 1 << 20;
 /// The numbers that one can have: neither that of the root nor that of their directory, and 2 more is a cookie.
 const NUMBERS: Range<u64> = numbers::FIRST..SNAPSHOTS.0 - 1;
@@ -201,7 +201,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// All snapshots, in the order in which they were taken.
+    /// All snapshots, in the order in which they were taken. `TooManyLinks` if there are more than 2^20.
     pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
         let mut snapshots = Vec::new();
         let mut range = Some(KeyRange::prefix(vec![key::SNAPSHOT_NAME_TAG]));
@@ -212,8 +212,7 @@ impl FileSystem {
                 snapshots.push(snapshot.ok_or_else(|| damaged(&name_key))?);
             }
             if snapshots.len() > SNAPSHOTS_MAX {
-                let what = format!("FS-8: there are more than {SNAPSHOTS_MAX} snapshots");
-                return Err(Error::damaged(what));
+                return Err(Error::TooManyLinks);
             }
             range = scan.rest;
         }

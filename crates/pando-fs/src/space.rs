@@ -229,8 +229,8 @@ impl FileSystem {
             if length == 0 {
                 return Ok(0);
             }
-            edit.write_pieces(to_offset, self.pieces(&from, record.size, from_offset, length)?);
-            length
+            let runs_max = self.write_runs_max(&edit.prefix);
+            edit.write_pieces(to_offset, self.pieces(&from, record.size, from_offset, length)?, runs_max)
         };
         edit.touch(self.now());
         let replace = kill_set_id && edit.kill_privileges();

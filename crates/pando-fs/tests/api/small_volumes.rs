@@ -92,6 +92,33 @@ fn what_has_the_longest_path_can_be_used_and_removed() {
     assert!(volume.names(ROOT).is_empty());
 }
 
+/// Each hole and each run of data between holes brings its keys into the record of a copy.
+#[test]
+fn a_file_of_many_holes_is_copied_to_a_long_path() {
+    const BLOCK: usize = 4096;
+    let volume = with_small_log();
+    let bottom = *dig(&volume, &NAME, 60).last().unwrap();
+    let (from, to) = (volume.file(ROOT, "from"), volume.file(bottom, "to"));
+    let size = 127 * BLOCK;
+    for offset in (0..size).step_by(2 * BLOCK) {
+        volume.write(from, offset as u64, &[7; BLOCK]);
+    }
+    volume.write(to, 0, &vec![1; size + BLOCK]);
+    let (mut done, mut calls) = (0, 0);
+    while done < size {
+        let (at, left) = (done as u64, (size - done) as u64);
+        let copy = |fs: &FileSystem| fs.copy_range(from, at, to, at + BLOCK as u64, left, false);
+        let copied = change(&volume, copy).unwrap();
+        assert!(copied > 0);
+        done += copied as usize;
+        calls += 1;
+    }
+    assert!((2..size / BLOCK).contains(&calls), "{calls} calls");
+    let expected: Vec<u8> = (0..size).map(|at| if (at / BLOCK).is_multiple_of(2) { 7 } else { 0 }).collect();
+    assert_eq!(volume.read(to, BLOCK as u64, size), expected);
+    volume.assert_clean();
+}
+
 /// Below a directory that has moved.
 #[test]
 fn a_directory_whose_path_has_become_longer_can_be_removed_and_what_cannot_be_says_why() {
