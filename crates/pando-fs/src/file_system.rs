@@ -14,6 +14,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::inode::{HEARS_WITHIN, Inode, Place};
 use crate::last_time::LastTime;
 use crate::locks::{self, Rank, ReadGuard, WriteGuard};
+use crate::namei::new_key_max;
 use crate::names::NameBudget;
 use crate::numbers::{self, Numbers};
 use crate::operations::{
@@ -45,6 +46,8 @@ pub struct FileSystem {
     pub(crate) held: Mutex<HashMap<InodeNumber, usize>>,
     /// What the directory of the snapshots had when it last changed, while somebody lists it.
     pub(crate) listed: Mutex<Option<(SystemTime, Arc<[Snapshot]>)>>,
+    /// Bytes of the longest key that a new name gets.
+    pub(crate) new_key_max: usize,
     /// Whether listings of the root show the directory of the snapshots.
     pub(crate) snapshots_listed: AtomicBool,
     /// Shared by all that makes keys; its value is the epoch of cached paths, raised when a directory moves.
@@ -131,6 +134,7 @@ impl FileSystem {
         let root = store::decode(key::ROOT, &root.ok_or_else(missing)?)?;
         let budget = Arc::new(NameBudget::new(NAME_BUDGET_BYTES));
         let fs = Self {
+            new_key_max: new_key_max(&engine),
             store: Store::new(engine),
             table: InodeTable::new(),
             numbers: Numbers::new(numbers::decode_counter(counter.as_ref())?),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pando_engine::Engine;
 use pando_format::KEY_LENGTH_MAX;
 
 use crate::inode::{Inode, Place};
@@ -47,14 +48,27 @@ fn length_in_tree(metadata_key: &[u8]) -> usize {
 /// one file or directory has more of them.
 const KEYS_IN_RECORD: u64 = 6;
 
+/// A key is no longer than this part of a node, which holds one for each of its children and each of its parts. With a fourth, a volume of 32 MiB that was
+/// filled with small files could not place what a checkpoint had to write.
+const NODE_PART: u64 = 16;
+
+/// But any path that a program can name in one go has room, however small nodes were asked for.
+const NEW_KEY_MIN: u64 = 16 << 10;
+
+/// Bytes of the longest metadata key that a new name gets, in its tree.
+pub(crate) fn new_key_max(engine: &Engine) -> usize {
+    let in_node = (u64::from(engine.superblock().node_bytes) / NODE_PART).max(NEW_KEY_MIN);
+    let longest = in_node.min(engine.record_bytes_max() / KEYS_IN_RECORD);
+    // Of data keys, which are made from it and are longer.
+    let data = KEY_LENGTH_MAX - key::METADATA_KEY_LENGTH_MAX;
+    (longest as usize).saturating_sub(data)
+}
+
 impl FileSystem {
-    /// Refuses the key of a name that is to come to be if the log of a small volume could not take the records by which what has it is used and
-    /// removed. Others may come to have longer ones, by the rename of a directory above.
+    /// Refuses the key of a name that is to come to be if a small volume could not use and remove what has it. Others may come to have longer
+    /// ones, by the rename of a directory above.
     pub(crate) fn check_new_key(&self, metadata_key: &[u8]) -> Result<()> {
-        // As long as a data key made from it.
-        let length = length_in_tree(metadata_key) + KEY_LENGTH_MAX - key::METADATA_KEY_LENGTH_MAX;
-        let most = self.store.engine().record_bytes_max() / KEYS_IN_RECORD;
-        if length as u64 > most { Err(Error::NameTooLong) } else { Ok(()) }
+        if length_in_tree(metadata_key) > self.new_key_max { Err(Error::NameTooLong) } else { Ok(()) }
     }
 
     pub(crate) fn lookup_name(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
@@ -241,18 +255,21 @@ mod tests {
     }
 
     #[test]
-    fn volumes_from_48_mib_on_take_the_longest_keys() {
-        let takes = |capacity, length| {
+    fn volumes_from_1_gib_on_take_the_longest_keys() {
+        let max = |capacity, format: FormatOptions| {
             let device = Arc::new(MemoryDevice::new(capacity));
-            FileSystem::format(device.clone(), &FormatOptions::default()).unwrap();
+            FileSystem::format(device.clone(), &format).unwrap();
             let options = Options { background: Background::Manual, ..Options::default() };
-            let fs = FileSystem::open(device, options).unwrap();
-            fs.check_new_key(&vec![b'k'; length]) == Ok(())
+            FileSystem::open(device, options).unwrap().new_key_max
         };
-        assert!(takes(48 << 20, key::METADATA_KEY_LENGTH_MAX));
-        assert!(!takes(47 << 20, key::METADATA_KEY_LENGTH_MAX));
-        assert!(takes(16 << 20, 85 << 10));
-        assert!(!takes(16 << 20, 86 << 10));
+        let usual = FormatOptions::default;
+        assert_eq!(max(1 << 30, usual()), key::METADATA_KEY_LENGTH_MAX);
+        assert_eq!(max(1000 << 20, usual()) >> 10, 127);
+        assert_eq!(max(16 << 20, usual()) >> 10, 15);
+        let small_log = FormatOptions { log_bytes: Some(2 << 20), ..usual() };
+        assert_eq!(max(1 << 30, small_log) >> 10, 85);
+        let small_nodes = FormatOptions { node_bytes: Some(16 << 10), ..usual() };
+        assert_eq!(max(1 << 30, small_nodes) >> 10, 15);
     }
 
     #[test]

@@ -546,7 +546,7 @@ fn a_write_that_was_collected_keeps_the_time_of_modification_and_sets_that_of_ch
 /// delete: the volume could not be opened for writing any more.
 #[test]
 fn a_file_whose_path_has_become_too_long_keeps_its_name_until_it_has_moved_back() {
-    let volume = Volume::formatted(&FormatOptions::default());
+    let volume = Volume::of_long_paths();
     let moved = "b".repeat(255);
     let make = |above, name: String| {
         let make = |fs: &_| Operations::make_directory(fs, &volume.caller, above, name.as_bytes(), 0o755);

@@ -19,7 +19,7 @@ use pando_fs::operations::{
 };
 use pando_fs::schema::{NameRecord, Record, key};
 use pando_fs::send::TransferError;
-use pando_fs::{Error, FileSystem, FormatOptions, Snapshot};
+use pando_fs::{Error, FileSystem, Snapshot};
 
 use crate::common::Volume;
 
@@ -165,7 +165,7 @@ fn make_chain(volume: &Volume, first: &str, depth: usize) -> InodeNumber {
 /// It was sent, and nobody could receive it.
 #[test]
 fn what_has_a_path_that_has_become_too_long_is_not_sent() {
-    let volume = Volume::formatted(&FormatOptions::default());
+    let volume = Volume::of_long_paths();
     let (deep, moved) = (make_chain(&volume, &"a".repeat(255), 512), "b".repeat(255));
     let bottom = make_chain(&volume, &moved, 511);
     volume.file(bottom, &"f".repeat(254));
@@ -182,7 +182,7 @@ fn what_has_a_path_that_has_become_too_long_is_not_sent() {
 /// Its entry in the list of names that redirect is a byte longer, and the whole stream was refused.
 #[test]
 fn a_link_with_the_longest_path_arrives() {
-    let volume = Volume::formatted(&FormatOptions::default());
+    let volume = Volume::of_long_paths();
     let file = volume.file(ROOT, "file");
     let depth = key::METADATA_KEY_LENGTH_MAX / 256;
     let bottom = make_chain(&volume, &"a".repeat(255), depth);

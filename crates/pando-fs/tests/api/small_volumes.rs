@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use pando_engine::FormatOptions;
 use pando_fs::operations::{
-    AllocateMode, Operations, ROOT, RenameMode, SetAttributes, WriteMode, XattrMode, changing, changing_bytes,
+    AllocateMode, FileType, Operations, ROOT, RenameMode, SetAttributes, WriteMode, XattrMode, changing,
+    changing_bytes,
 };
 use pando_fs::{Error, FileSystem, InodeNumber, Result};
 
@@ -13,7 +14,9 @@ const NAME: [u8; 240] = [b'd'; 240];
 
 /// A volume with the log of one of 16 MiB, a record of which takes 512 KiB, and much space.
 fn with_small_log() -> Volume {
-    Volume::formatted(&FormatOptions { log_bytes: Some(2 << 20), ..FormatOptions::default() })
+    let format =
+        FormatOptions { log_bytes: Some(2 << 20), node_bytes: Some(4 << 20), ..FormatOptions::default() };
+    Volume::formatted(&format)
 }
 
 fn change<T>(volume: &Volume, call: impl FnMut(&FileSystem) -> Result<T>) -> Result<T> {
@@ -160,4 +163,26 @@ fn the_smallest_volume_lets_go_of_the_longest_path() {
     let volume = volume.remount(false);
     volume.assert_clean();
     assert!(volume.names(ROOT).is_empty());
+}
+
+/// Nodes became many times as long as they should be, and what a checkpoint had to write found no place: the volume took no changes any more.
+#[test]
+fn a_volume_is_filled_with_small_files_of_long_paths() {
+    let volume = Volume::of_size(32 << 20, &FormatOptions::default());
+    let bottom = *dig(&volume, &NAME, usize::MAX).last().unwrap();
+    let write = |number: u32| -> Result<()> {
+        let name = number.to_string();
+        let make = |fs: &FileSystem| {
+            fs.make_node(&volume.caller, bottom, name.as_bytes(), FileType::Regular, 0o644, 0)
+        };
+        let file = change(&volume, make)?.attributes.inode;
+        let bytes = Bytes::from_static(&[7; 5000]);
+        changing_bytes(&*volume.fs, 5000, |fs| fs.write(file, 0, bytes.clone(), WriteMode::PLAIN))?;
+        volume.fs.forget(file, 1);
+        Ok(())
+    };
+    let full = (0..10_000).find_map(|number| write(number).err());
+    assert_eq!(full, Some(Error::NoSpace));
+    volume.fs.sync().unwrap();
+    volume.remount(false).assert_clean();
 }

@@ -43,6 +43,11 @@ impl Volume {
         Self::formatted(&small_nodes())
     }
 
+    /// One that takes paths of any length.
+    pub fn of_long_paths() -> Self {
+        Self::formatted(&FormatOptions { node_bytes: Some(4 << 20), ..FormatOptions::default() })
+    }
+
     pub fn formatted(format: &FormatOptions) -> Self {
         Self::of_size(256 << 20, format)
     }
