@@ -246,6 +246,7 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volu
         allocator.free_later(*extent);
     }
     if !options.read_only {
+        // Durable with what is read of the log, which flushes when it is opened (CP-5).
         put_superblock(&*device, &superblock)?;
     }
     let epoch = superblock.epoch + 1;

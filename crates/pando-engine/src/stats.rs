@@ -7,6 +7,10 @@ use crate::cache::write_back::Cause;
 
 /// Adds to a count that the bytes of a volume may bring to its end.
 pub(crate) fn add_up(count: &AtomicU64, more: u64) {
+    if more == 0 {
+        // Most changes free nothing, and other cores use the count.
+        return;
+    }
     let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| Some(sum.saturating_add(more)));
 }
 

@@ -43,6 +43,16 @@ fn dig(volume: &Volume, first: &[u8], most: usize) -> Vec<InodeNumber> {
     directories
 }
 
+/// Removes empty directories that lie in each other, after which nothing is left.
+fn remove_all(volume: Volume, directories: &[InodeNumber]) {
+    for above in directories[..directories.len() - 1].iter().rev().chain([&ROOT]) {
+        change(&volume, |fs| fs.remove_directory(*above, &NAME)).unwrap();
+    }
+    let volume = volume.remount(false);
+    volume.assert_clean();
+    assert!(volume.names(ROOT).is_empty());
+}
+
 /// A directory could be made where none could ever be removed, a file with contents where it could not be unlinked, and a large write to one failed.
 #[test]
 fn what_has_the_longest_path_can_be_used_and_removed() {
@@ -87,12 +97,7 @@ fn what_has_the_longest_path_can_be_used_and_removed() {
     change(&volume, |fs| fs.unlink(bottom, &lost)).unwrap();
     volume.fs.forget(file, 1);
     change(&volume, |fs| fs.remove_directory(bottom, &NAME[..longest])).unwrap();
-    for above in directories[..directories.len() - 1].iter().rev().chain([&ROOT]) {
-        change(&volume, |fs| fs.remove_directory(*above, &NAME)).unwrap();
-    }
-    let volume = volume.remount(false);
-    volume.assert_clean();
-    assert!(volume.names(ROOT).is_empty());
+    remove_all(volume, &directories);
 }
 
 /// Each hole and each run of data between holes brings its keys into the record of a copy.
@@ -157,12 +162,7 @@ fn the_smallest_volume_lets_go_of_the_longest_path() {
     volume.write(file, 0, &[7; 5000]);
     change(&volume, |fs| fs.unlink(bottom, b"f")).unwrap();
     volume.fs.forget(file, 1);
-    for above in directories[..directories.len() - 1].iter().rev().chain([&ROOT]) {
-        change(&volume, |fs| fs.remove_directory(*above, &NAME)).unwrap();
-    }
-    let volume = volume.remount(false);
-    volume.assert_clean();
-    assert!(volume.names(ROOT).is_empty());
+    remove_all(volume, &directories);
 }
 
 /// Nodes became many times as long as they should be, and what a checkpoint had to write found no place: the volume took no changes any more.

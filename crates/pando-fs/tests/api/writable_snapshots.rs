@@ -22,6 +22,19 @@ fn unlink(volume: &Volume, directory: InodeNumber, name: &str) -> Result<()> {
     waiting(&*volume.fs, |fs| fs.unlink(directory, name.as_bytes()))
 }
 
+/// So many files that are in use and have no name any more, with what is in them.
+fn unlinked_files(volume: &Volume, directory: InodeNumber, count: u32) -> Vec<(InodeNumber, String)> {
+    let unlinked = (0..count).map(|number| {
+        volume.fs.make_room(0, true).unwrap();
+        let name = number.to_string();
+        let file = volume.file(directory, &name);
+        volume.write(file, 0, name.as_bytes());
+        unlink(volume, directory, &name).unwrap();
+        (file, name)
+    });
+    unlinked.collect()
+}
+
 fn links(volume: &Volume, path: &str) -> u32 {
     volume.fs.get_attributes(volume.walk(path).unwrap()).unwrap().links
 }
@@ -303,15 +316,7 @@ fn any_number_of_large_files_is_parked_in_the_way() {
         let volume = Volume::formatted(&FormatOptions::default()).remount_with(options);
         let d = volume.directory(ROOT, "d");
         take(&volume, "one", false);
-        let orphans = (0..1200_u32).map(|number| {
-            volume.fs.make_room(0, true).unwrap();
-            let name = number.to_string();
-            let file = volume.file(d, &name);
-            volume.write(file, 0, name.as_bytes());
-            unlink(&volume, d, &name).unwrap();
-            (file, name)
-        });
-        let orphans: Vec<_> = orphans.collect();
+        let orphans = unlinked_files(&volume, d, 1200);
         volume.file(d, "stays");
         assert_eq!(change(&volume), Ok(()));
         for (orphan, name) in orphans {
@@ -374,15 +379,7 @@ fn what_is_parked_comes_out_of_the_way_of_a_move_to_a_deep_place() {
         let volume = Volume::formatted(&FormatOptions { log_bytes: Some(256 << 10), ..small_nodes() });
         let d = volume.directory(ROOT, "d");
         let deep = (0..8).fold(ROOT, |above, _| volume.directory(above, &"x".repeat(250)));
-        let orphans = (0..60).map(|number| {
-            volume.fs.make_room(0, true).unwrap();
-            let name = format!("{number}");
-            let file = volume.file(d, &name);
-            volume.write(file, 0, name.as_bytes());
-            unlink(&volume, d, &name).unwrap();
-            (file, name)
-        });
-        let orphans: Vec<_> = orphans.collect();
+        let orphans = unlinked_files(&volume, d, 60);
         volume.file(d, "stays");
         assert_eq!(change(&volume, d, deep), Ok(()));
         for (orphan, name) in orphans {
