@@ -67,6 +67,16 @@ impl Error {
         Self::Engine(pando_engine::Error::Damaged { what: what.into() })
     }
 
+    /// Of a change of one file or directory: its record was too large for the log, and that only a path makes it.
+    pub(crate) fn of_one_path(self) -> Self {
+        match self {
+            Self::Engine(pando_engine::Error::TooLarge { what: "a batch of operations" }) => {
+                Self::NameTooLong
+            }
+            other => other,
+        }
+    }
+
     /// The end of a sentence about a request that names snapshots, or is to make one.
     pub fn snapshot_text(&self) -> String {
         let text = match self {
@@ -92,18 +102,6 @@ impl From<pando_engine::Error> for Error {
             // Of a path that is too long, be it that of something far below what is renamed or cloned.
             pando_engine::Error::TooLarge { what: "a key" } => Self::NameTooLong,
             other => Self::Engine(other),
-        }
-    }
-}
-
-impl Error {
-    /// Of a change of one file or directory: its record was too large for the log, and that only a path makes it.
-    pub(crate) fn of_one_path(self) -> Self {
-        match self {
-            Self::Engine(pando_engine::Error::TooLarge { what: "a batch of operations" }) => {
-                Self::NameTooLong
-            }
-            other => other,
         }
     }
 }
