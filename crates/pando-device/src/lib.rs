@@ -2,6 +2,7 @@
 //!
 //! The engine sees only [`Device`]. Everything here moves whole 4 KiB blocks at 4 KiB aligned offsets.
 
+mod allocator;
 mod buffer;
 mod claim;
 mod complaint;
@@ -22,6 +23,7 @@ pub mod simulated;
 mod transfer;
 mod uring;
 
+pub use allocator::{Allocator, KEEPS_NODES};
 pub use buffer::Buffer;
 pub use claim::Claim;
 pub use complaint::{complain, io_text};

@@ -1,21 +1,20 @@
 //! How this process gets its memory.
 //!
 //! Whoever serves a volume wants huge pages: without them a cold read of a large file is slower by a third. A command that says
-//! a sentence to a daemon and ends would clear 6 MiB with them, since the allocator spreads its first few blocks over three, for
-//! which a virtual machine may first have to ask its host: a clone that takes 5 ms came to 30. So programs start with small pages
-//! (`.cargo/config.toml` makes that the allocator's default), and those that keep nodes in memory start anew with huge ones.
+//! a sentence to a daemon and ends has small ones, for which a virtual machine need not ask its host, and the allocator that spreads
+//! its first blocks over the fewest ([`pando_device::Allocator`]). Which it is must be known before the first block: so those that keep
+//! nodes in memory start anew.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
+use pando_device::KEEPS_NODES;
+
 use crate::mount_options::CACHE_BYTES_MIN;
 
-/// Where the allocator reads, before `main`, whether to ask for huge pages.
-const ALLOW_HUGE_PAGES: &str = "MIMALLOC_ALLOW_THP";
-
-/// It shall ask for them, and give memory back in whole ones: sequential writes and cold reads are a tenth faster than with 1, which splits them.
+/// The allocator shall ask for huge pages, and give memory back in whole ones: sequential writes and cold reads are a tenth faster than with 1, which splits them.
 const WHOLE: &str = "2";
 
 /// The cache of a volume gets this part of the memory that there is for this process, unless told: what it holds is needed to change it,
@@ -63,7 +62,7 @@ fn limit_of_groups(groups: &str, root: &Path) -> Option<u64> {
     limits.min()
 }
 
-/// Small pages from here on, for this process and those that it starts: for an allocator that was built with a default of its own.
+/// Small pages from here on, for this process and those that it starts, also where the kernel gives huge ones to who does not ask.
 pub fn use_small_pages() {
     // A kernel without huge pages has nothing to refuse.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
@@ -73,14 +72,14 @@ pub fn use_small_pages() {
 /// arguments: to be called before anything is read, printed or changed.
 pub fn use_huge_pages() {
     let _ = rustix::thread::disable_transparent_huge_pages(false);
-    if env::var_os(ALLOW_HUGE_PAGES).is_some() {
+    if env::var_os(KEEPS_NODES).is_some() {
         return;
     }
     let Ok(program) = env::current_exe() else { return };
     let mut arguments = env::args_os();
     let name = arguments.next().unwrap_or_default();
     // Comes back only where it failed; small pages do then.
-    let _ = Command::new(program).arg0(name).args(arguments).env(ALLOW_HUGE_PAGES, WHOLE).exec();
+    let _ = Command::new(program).arg0(name).args(arguments).env(KEEPS_NODES, WHOLE).exec();
 }
 
 #[cfg(test)]
