@@ -37,8 +37,7 @@ impl Buffer {
     pub fn zeroed(length: usize) -> Self {
         let mut buffer = Self::empty(length);
         // The lock is let go before memory is cleared.
-        let kept = KEPT.lock().take(buffer.length);
-        match kept {
+        match take_kept(buffer.length) {
             Some(memory) => {
                 buffer.memory = Some(memory);
                 buffer.fill(0);
@@ -52,7 +51,7 @@ impl Buffer {
     /// of it, as a read does; what is left of the old bytes must not get out.
     pub fn for_overwrite(length: usize) -> Self {
         let mut buffer = Self::empty(length);
-        let kept = KEPT.lock().take(buffer.length);
+        let kept = take_kept(buffer.length);
         buffer.memory = Some(kept.unwrap_or_else(|| Memory::allocate(capacity_for(buffer.length))));
         buffer
     }
@@ -94,8 +93,10 @@ impl AsRef<[u8]> for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
-            // What is not kept goes back to the system after the lock is let go.
+        if let Some(memory) = self.memory.take()
+            && is_kept(memory.capacity)
+        {
+            // What is too much goes back to the system after the lock is let go.
             let _surplus = KEPT.lock().keep(memory);
         }
     }
@@ -142,20 +143,14 @@ struct Kept {
 impl Kept {
     /// Memory of the class of this length, the one dropped last, since the processor's cache may still hold it.
     fn take(&mut self, length: usize) -> Option<Memory> {
-        if !(KEPT_LENGTH_MIN..=KEPT_LENGTH_MAX).contains(&length) {
-            return None;
-        }
         let capacity = capacity_for(length);
         let found = self.free.iter().rposition(|memory| memory.capacity == capacity)?;
         self.bytes -= capacity;
         Some(self.free.remove(found))
     }
 
-    /// Keeps the memory, or hands it back to be freed. Of much that is kept, the oldest goes first.
+    /// Keeps the memory, and hands back what is to be freed for that: of much that is kept, the oldest goes first.
     fn keep(&mut self, memory: Memory) -> Vec<Memory> {
-        if !(KEPT_LENGTH_MIN..=KEPT_LENGTH_MAX).contains(&memory.capacity) {
-            return vec![memory];
-        }
         self.bytes += memory.capacity;
         self.free.push(memory);
         let mut surplus = 0;
@@ -167,10 +162,20 @@ impl Kept {
     }
 }
 
+/// True of lengths of which memory is kept.
+fn is_kept(length: usize) -> bool {
+    (KEPT_LENGTH_MIN..=KEPT_LENGTH_MAX).contains(&length)
+}
+
+/// Kept memory for this length. Who needs little does not meet others at the lock.
+fn take_kept(length: usize) -> Option<Memory> {
+    is_kept(length).then(|| KEPT.lock().take(length)).flatten()
+}
+
 /// The capacity of the class a length belongs to: four classes for each power of two, so that at most a fifth of the
 /// memory lies idle behind the buffer.
 fn capacity_for(length: usize) -> usize {
-    if !(KEPT_LENGTH_MIN..=KEPT_LENGTH_MAX).contains(&length) {
+    if !is_kept(length) {
         return length;
     }
     let octave = (length - 1).next_power_of_two() / 2;
@@ -222,6 +227,6 @@ mod tests {
         assert!(kept.take(1 << 20).is_none());
         assert!(kept.take((4 << 20) - 1).is_some());
         assert_eq!(kept.bytes, 11 * (4 << 20));
-        assert_eq!(kept.keep(Memory::allocate(4096)).len(), 1, "small memory is not kept");
+        assert!(!is_kept(4096), "the allocator is good at it");
     }
 }

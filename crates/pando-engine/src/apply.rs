@@ -468,7 +468,7 @@ impl Volume {
     /// The part of the volume that only reclaiming may use.
     pub(crate) fn space_reserve(&self) -> u64 {
         // At 95 % of the space in use, large nodes still find places of a few extents each.
-        4 * self.shape.node_bytes as u64 + self.allocator.counters().capacity / 20
+        4 * self.shape.node_bytes as u64 + self.allocator.capacity() / 20
     }
 
     /// Waits until a root may have become shorter.

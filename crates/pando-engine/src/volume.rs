@@ -108,7 +108,7 @@ impl Volume {
         }
         allocator.set_node_bytes(superblock.node_bytes.into());
         // What an earlier mount left is unknown: enough to look for it once when space is short.
-        let dead_before = allocator.counters().capacity / 64;
+        let dead_before = allocator.capacity() / 64;
         let shape = Shape {
             node_bytes: superblock.node_bytes as usize,
             basement_bytes: superblock.basement_bytes as usize,

@@ -124,12 +124,14 @@ impl FileSystem {
         let keys = inode.key_and_data_prefix(*epoch, &state.record)?;
         let most = self.write_bytes_max(&keys.1);
         let (mut at, mut rest) = (offset, bytes);
-        while !rest.is_empty() {
-            let length = (most - at % BLOCK).min(rest.len() as u64);
+        loop {
+            let length = most - at % BLOCK;
+            if rest.len() as u64 <= length {
+                return self.write_piece(keys, &mut state, at, rest, mode);
+            }
             self.write_piece(keys.clone(), &mut state, at, rest.split_to(length as usize), mode)?;
             at += length;
         }
-        Ok(())
     }
 
     fn write_piece(

@@ -9,13 +9,13 @@
 //!
 //! One lock, held for no call.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 #[cfg(doc)]
 use crate::Error;
+use crate::hash::NumberMap;
 use crate::operations::InodeNumber;
 
 /// From an unlink to its forget: far less, unless the machine has much else to do.
@@ -30,7 +30,7 @@ pub(crate) struct Leaving {
 
 #[derive(Default)]
 struct State {
-    files: HashMap<InodeNumber, Unlinked>,
+    files: NumberMap<InodeNumber, Unlinked>,
     /// A change was refused for want of space since the last wait.
     refused: bool,
     /// Forgets wait until somebody looks for them.

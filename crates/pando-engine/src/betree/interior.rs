@@ -52,6 +52,10 @@ impl Child {
         !self.id.is_empty() && self.buffer.get().is_some_and(|buffer| buffer.holds_deletes())
     }
 
+    fn holds_gotos(&self) -> bool {
+        self.buffer.get().is_some_and(|buffer| !buffer.gotos().is_empty())
+    }
+
     /// An edge with nothing waiting.
     pub(crate) fn new(id: NodeId, strip: usize) -> Self {
         Self {
@@ -259,8 +263,8 @@ impl Interior {
 
     /// Memory of what is loaded.
     pub(crate) fn memory(&self) -> usize {
-        let loaded = self.children.iter().filter_map(|child| child.buffer.get()).map(|buffer| buffer.bytes());
-        loaded.sum::<usize>() + self.children.len() * 256
+        let loaded = self.children.iter().filter(|child| child.buffer.get().is_some());
+        loaded.map(|child| child.buffer_bytes).sum::<usize>() + self.children.len() * 256
     }
 
     /// Edges whose keys a range touches.
@@ -370,7 +374,12 @@ impl Interior {
 
     /// True if a buffer in memory holds a goto.
     pub(crate) fn holds_gotos(&self) -> bool {
-        self.children.iter().any(|child| child.buffer.get().is_some_and(|buffer| !buffer.gotos().is_empty()))
+        self.children.iter().any(Child::holds_gotos)
+    }
+
+    /// True if a buffer in memory holds a goto, at an edge whose keys a range touches.
+    pub(crate) fn holds_gotos_at(&self, range: &KeyRange) -> bool {
+        self.children[self.indexes_in(range)].iter().any(Child::holds_gotos)
     }
 
     /// The nodes that edges and gotos lead to, one for each (BT-4). All buffers are loaded.

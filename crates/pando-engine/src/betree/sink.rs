@@ -210,7 +210,7 @@ impl Volume {
 
     /// True if waiting deletes hold a sixteenth of the volume.
     pub(crate) fn much_is_dead(&self) -> bool {
-        self.dead_bytes.load(Ordering::Relaxed) > self.allocator.counters().capacity / 16
+        self.dead_bytes.load(Ordering::Relaxed) > self.allocator.capacity() / 16
     }
 
     /// Brings messages with deletes among them down into nodes in memory that the checkpoint writes anyway: that costs nothing, and what they

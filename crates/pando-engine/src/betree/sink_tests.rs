@@ -217,7 +217,7 @@ fn many_deletes_come_down_though_there_is_room() {
 fn dead_directories() -> (Engine, u64) {
     let engine = settled_directories();
     delete_directory(&engine, 10);
-    let capacity = engine.volume().allocator.counters().capacity;
+    let capacity = engine.volume().allocator.capacity();
     change(&engine, |batch| {
         batch.put(TREE, name(0, 0), vec![2; 200]);
         batch.note_freed(capacity / 8);
@@ -466,7 +466,7 @@ fn a_checkpoint_that_is_made_for_space_uses_up_what_it_was_made_for() {
     let volume = engine.volume();
     let pieces: Vec<_> = std::iter::from_fn(|| volume.allocator.allocate(PIECE, &[])).flatten().collect();
     let mut pieces = pieces.into_iter();
-    let enough = volume.space_needed() + volume.allocator.counters().capacity / 128;
+    let enough = volume.space_needed() + volume.allocator.capacity() / 128;
     while volume.allocator.counters().usable < enough {
         volume.allocator.give_back(pieces.next().unwrap());
     }

@@ -137,16 +137,17 @@ impl Volume {
         let weight = |(key, pending): &(Bytes, Pending)| key.len() + pending.length() + BLOCK_VALUE_LENGTH;
         let new: usize = way.messages[..count].iter().map(weight).sum();
         // By a key of its own it is found again.
-        let key = (state.leaf().bytes() + new > self.shape.node_bytes).then(|| way.messages[0].0.clone());
+        let mut bytes_max = state.leaf().bytes();
+        let key = (bytes_max + new > self.shape.node_bytes).then(|| way.messages[0].0.clone());
         let mut done = 0;
         for message in &mut way.messages[..count] {
-            let leaf = state.leaf_mut();
-            if leaf.bytes() >= self.shape.node_bytes * 2 {
+            if bytes_max >= self.shape.node_bytes * 2 {
                 break;
             }
+            bytes_max += weight(message);
             let (mut key, pending) = take(message);
             key.advance(lifted);
-            leaf.apply(key, way.msn, pending, self.shape.basement_bytes);
+            state.leaf_mut().apply(key, way.msn, pending, self.shape.basement_bytes);
             done += 1;
         }
         if done == 0 {

@@ -251,7 +251,7 @@ impl Volume {
                 RangeDeleted { bytes, ..RangeDeleted::default() }
             }
             Body::Interior(interior) => {
-                let reach = interior.holds_gotos().then(|| interior.reach(range, &KeyRange::all()));
+                let reach = interior.holds_gotos_at(range).then(|| interior.reach(range, &KeyRange::all()));
                 let before = reach.as_ref().map(|reach| interior.references_in(reach));
                 let deleted = self.delete_in_root(interior, height, range, msn);
                 if let (Some(reach), Some(before)) = (reach, before) {

@@ -214,7 +214,7 @@ pub(super) fn load(
     root: TableRoot,
     next: Next,
 ) -> Result<Stored> {
-    let blocks = allocator.counters().capacity / pando_device::BLOCK_SIZE as u64;
+    let blocks = allocator.capacity() / pando_device::BLOCK_SIZE as u64;
     // Ids are reused, so there are about as many as nodes. The bound keeps a wrong superblock from choosing
     // how much memory the table takes: 40 bytes for 64 ids, and pages only for those that are read.
     let ids = next.node.0;
