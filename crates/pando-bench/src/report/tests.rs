@@ -210,13 +210,15 @@ fn goals_are_held_against_peers_the_device_and_the_floor() {
         ("rm", "pandofs", &[2.0]),
         ("rm", "ext4", &[10.0]),
         ("rm", "floor", &[2.1]),
+        ("cold-tar", "pandofs", &[24.0]),
+        ("cold-tar", "floor", &[20.0]),
         ("sequential-write", "pandofs", &[91.0]),
         ("sequential-write", "device", &[100.0]),
         ("aging-git", "pandofs", &[0.93]),
         ("latency", "pandofs", &[49.0]),
         ("scale-random", "pandofs", &[9.0]),
     ]);
-    for (entry, values) in [(9, vec![0.93, 5.0]), (10, vec![49.0, 501.0]), (11, vec![9.0, 0.74])] {
+    for (entry, values) in [(11, vec![0.93, 5.0]), (12, vec![49.0, 501.0]), (13, vec![9.0, 0.74])] {
         results.entries[entry].outcome = Outcome::Measured(Measurement { values, ..Measurement::default() });
     }
     let text = goals::render(&results);

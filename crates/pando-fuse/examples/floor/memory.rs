@@ -33,6 +33,10 @@ struct Node {
 struct State {
     attributes: Attributes,
     references: u64,
+    /// It has, or had, a name.
+    was_named: bool,
+    /// Its directory and its name there, if it never had another at the same time.
+    place: Option<(InodeNumber, Bytes)>,
     body: Body,
 }
 
@@ -95,6 +99,22 @@ impl State {
             Body::File(blocks) => Ok(blocks),
             Body::Directory(_) => Err(Error::IsADirectory),
             _ => Err(Error::Invalid),
+        }
+    }
+
+    /// It has one more name.
+    fn named(&mut self, directory: InodeNumber, name: &[u8]) {
+        self.place = (!self.was_named).then(|| (directory, Bytes::copy_from_slice(name)));
+        self.was_named = true;
+    }
+
+    /// Its name is another one now.
+    fn renamed(&mut self, directory: InodeNumber, name: &[u8]) {
+        if let Some(place) = &mut self.place {
+            *place = (directory, Bytes::copy_from_slice(name));
+        }
+        if let Body::Directory(own) = &mut self.body {
+            own.parent = directory;
         }
     }
 
@@ -183,7 +203,8 @@ impl Memory {
             changed: now,
             born: now,
         };
-        let node = Arc::new(Node { inode, state: Mutex::new(State { attributes, references: 1, body }) });
+        let state = State { attributes, references: 1, was_named: false, place: None, body };
+        let node = Arc::new(Node { inode, state: Mutex::new(state) });
         self.shard(inode).insert(inode, node.clone());
         node
     }
@@ -196,7 +217,10 @@ impl Memory {
             return Err(Error::Exists);
         }
         let node = make();
-        let attributes = node.state.lock().attributes;
+        let mut made = node.state.lock();
+        made.named(parent.inode, name);
+        let attributes = made.attributes;
+        drop(made);
         state.attributes.links += u32::from(attributes.file_type == FileType::Directory);
         state.directory()?.insert(name, node);
         state.touch();
@@ -208,6 +232,7 @@ impl Memory {
         let mut state = node.state.lock();
         let is_directory = state.attributes.file_type == FileType::Directory;
         state.attributes.links -= 1 + u32::from(is_directory);
+        state.place = None;
         directory.attributes.links -= u32::from(is_directory);
         self.reclaim(node, &state);
     }
@@ -396,6 +421,7 @@ impl Operations for Memory {
             from.attributes.links -= node.link_to_parent();
             if let Some(there) = there.filter(|_| mode == RenameMode::Exchange) {
                 from.attributes.links += there.link_to_parent();
+                there.state.lock().renamed(parent, name);
                 from.directory()?.insert(name, there);
             }
             from.touch();
@@ -405,12 +431,10 @@ impl Operations for Memory {
         to.attributes.links += node.link_to_parent();
         to.touch();
         drop(to);
-        let mut moved = Vec::new();
-        if let Body::Directory(directory) = &mut node.state.lock().body {
-            directory.parent = new_parent;
-            moved.extend((parent != new_parent).then_some(node.inode));
-        }
-        Ok(moved)
+        let mut state = node.state.lock();
+        state.renamed(new_parent, new_name);
+        let has_moved = matches!(state.body, Body::Directory(_)) && parent != new_parent;
+        Ok(has_moved.then_some(node.inode).into_iter().collect())
     }
 
     fn clone_tree(&self, _: &Caller, _: &[u32], _: InodeNumber, _: InodeNumber, _: &[u8]) -> Result<()> {
@@ -538,6 +562,10 @@ impl Operations for Memory {
 
     fn sync(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn place(&self, inode: InodeNumber) -> Option<(InodeNumber, Bytes)> {
+        self.node(inode).ok()?.state.lock().place.clone()
     }
 
     fn sync_is_short(&self) -> bool {

@@ -28,8 +28,8 @@ const AGED: f64 = 1.05;
 const SCALED: f64 = 0.75;
 /// Of single operations while others write, in milliseconds: lines, limits.
 const LATENCIES: [(&str, f64); 2] = [("latency-p99.9", 50.0), ("latency-max", 500.0)];
-/// What is so near to an empty file system in memory can win only by fewer round trips.
-const AT_THE_FLOOR: f64 = 0.85;
+/// What is so near to an empty file system in memory can win only by fewer round trips. What is far above it is not bounded by it.
+const AT_THE_FLOOR: std::ops::RangeInclusive<f64> = 0.85..=1.15;
 const FLOOR: &str = "floor";
 /// Beginnings of names of rows that have goals of their own, and no ratio that matters.
 const OF_THEIR_OWN: [&str; 4] = ["aging-", "scale-", "latency-", "natural-"];
@@ -65,7 +65,7 @@ pub fn goals(results: &Results, ours: &str) -> Vec<Goal> {
 pub fn at_the_floor(results: &Results, ours: &str) -> Option<String> {
     let near = |line: &&Line| {
         let share = share(results, line, ours, FLOOR);
-        share.is_some_and(|share| share >= AT_THE_FLOOR)
+        share.is_some_and(|share| AT_THE_FLOOR.contains(&share))
     };
     let names: Vec<&str> =
         row::lines().filter(|line| general(line)).filter(near).map(|line| line.name).collect();
