@@ -20,9 +20,10 @@ use crate::command;
 use crate::error::{Error, at};
 use crate::generate::fill;
 use crate::options::Options;
+use crate::owned;
 use crate::profile;
 
-/// Name of the file behind the loop device, in the bench's directory.
+/// Name of the file behind the loop device, in the bench's own directory.
 const IMAGE: &str = "device.img";
 
 /// Name of the file behind a second one, for copies.
@@ -72,9 +73,8 @@ impl Device {
 
     /// A new loop device over the file of this name, which is made when it is first needed.
     pub fn over_a_file(options: &Options, name: &str) -> Result<Device, Error> {
-        let (directory, size_bytes) = (&options.directory, options.device_size);
-        at("cannot create", directory, fs::create_dir_all(directory))?;
-        let image = directory.join(name);
+        let size_bytes = options.device_size;
+        let image = owned::scratch(&options.directory).join(name);
         if fs::metadata(&image).map_or(0, |metadata| metadata.len()) < size_bytes {
             make_image(&image, size_bytes)?;
         }
@@ -146,15 +146,6 @@ pub fn holes(file: &File) -> std::io::Result<Vec<Range<u64>>> {
         }
     }
     Ok(holes)
-}
-
-/// Removes the files behind devices that a run has left in its directory.
-pub fn remove_images(directory: &Path) {
-    for name in [IMAGE, SECOND_IMAGE] {
-        let image = directory.join(name);
-        let _ = fs::remove_file(image.with_extension("new"));
-        let _ = fs::remove_file(image);
-    }
 }
 
 impl Drop for Device {

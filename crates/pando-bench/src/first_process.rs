@@ -9,14 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::command;
-use crate::device;
 use crate::error::{Error, at};
 use crate::isolation::FIRST_PROCESS;
+use crate::owned;
 use crate::profile;
 use crate::trace;
 
@@ -29,15 +28,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Runs this program as the only child, and cleans up after it below `directory`.
 pub fn run(directory: &Path) -> ExitCode {
     // Until this process ends: two runs would write to the same images.
-    let _alone = match lock(directory) {
+    let _alone = match prepare(directory) {
         Ok(lock) => lock,
         Err(error) => {
             eprintln!("pando-bench: {error}");
             return ExitCode::FAILURE;
         }
     };
-    // An earlier run may have been killed, and something may still use its images.
-    device::remove_images(directory);
     let code = match start() {
         Ok(child) => wait_for(child, directory),
         Err(error) => {
@@ -49,21 +46,18 @@ pub fn run(directory: &Path) -> ExitCode {
     end_all();
     trace::remove_left(directory);
     profile::remove_left(directory);
-    device::remove_images(directory);
+    // What cannot be removed is for the next run.
+    let _ = owned::remove(&owned::scratch(directory));
     ExitCode::from(code)
 }
 
-/// Keeps other runs out of a directory, which is made if it is not there.
-fn lock(directory: &Path) -> Result<File, Error> {
+/// Keeps other runs out of a directory, which is made if it is not there, and makes room for this one in it.
+fn prepare(directory: &Path) -> Result<Option<File>, Error> {
     at("cannot create", directory, fs::create_dir_all(directory))?;
-    let lock = at("cannot open", directory, File::open(directory))?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(Errno::WOULDBLOCK) => {
-            Err(Error::Usage(format!("another run uses {}: name another --directory", directory.display())))
-        }
-        Err(errno) => at("cannot lock", directory, Err(errno.into())),
-    }
+    let lock = owned::lock(directory)?;
+    // An earlier run may have been killed, and something may still use its images.
+    owned::renew(&owned::scratch(directory))?;
+    Ok(lock)
 }
 
 fn start() -> std::io::Result<Pid> {
@@ -192,21 +186,6 @@ fn connection(device: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_directory_is_for_one_run_at_a_time() {
-        let parent = tempfile::tempdir().unwrap();
-        let directory = parent.path().join("runs");
-        let first = lock(&directory).unwrap();
-        assert!(lock(&directory).unwrap_err().to_string().starts_with("another run uses "));
-        drop(first);
-        // What another test starts at this moment has the lock, too, until it executes its program.
-        let begin = Instant::now();
-        while lock(&directory).is_err() {
-            assert!(begin.elapsed() < Duration::from_secs(10), "the lock outlives the run");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
 
     #[test]
     fn mounts_are_read_from_the_kernels_table() {

@@ -23,6 +23,7 @@ mod journal;
 mod memory;
 mod namespace;
 mod options;
+mod owned;
 mod profile;
 mod report;
 mod row;
@@ -30,6 +31,8 @@ mod schedule;
 mod trace;
 mod volume;
 
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -59,8 +62,11 @@ fn main() -> ExitCode {
     }
     match stage {
         Some(isolation::FIRST_PROCESS) => first_process::run(&options.directory),
-        None if options.on.is_none() => isolation::enter(),
-        _ => finish(run(&options)),
+        Some(_) => finish(run(&options)),
+        None => match &options.on {
+            Some(directory) => finish(run_on(directory, &options)),
+            None => isolation::enter(),
+        },
     }
 }
 
@@ -72,6 +78,19 @@ fn finish(outcome: Result<(), Error>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs in a directory that was given, with no namespaces and nobody who cleans up.
+fn run_on(directory: &Path, options: &Options) -> Result<(), Error> {
+    at("cannot create", &options.directory, fs::create_dir_all(&options.directory))?;
+    let _alone = owned::lock(directory)?;
+    let is_same = directory.canonicalize().ok() == options.directory.canonicalize().ok();
+    let _no_other = if is_same { None } else { owned::lock(&options.directory)? };
+    let scratch = owned::scratch(&options.directory);
+    owned::remove(&owned::on(directory))?;
+    owned::renew(&scratch)?;
+    let ran = run(options);
+    ran.and(owned::remove(&scratch))
 }
 
 /// Runs the rows, prints the table and stores the results.
@@ -106,7 +125,7 @@ fn present(options: &Options, results: &Results) -> Result<(), Error> {
     println!("{}", report::goals::render(results));
     println!("{}", report::ablations::render(results));
     let page = options.html.clone().unwrap_or_else(|| options.directory.join("report.html"));
-    at("cannot write", &page, std::fs::write(&page, report::html::render(results)?))?;
+    at("cannot write", &page, fs::write(&page, report::html::render(results)?))?;
     println!("report in {}", page.display());
     Ok(())
 }

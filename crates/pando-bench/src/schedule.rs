@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::file_system::FileSystem;
 use crate::journal::{Entry, Journal, Outcome};
 use crate::options::Options;
+use crate::owned;
 use crate::row::{GROUPS, Group, Measurement, Needs, Row, rows};
 use crate::trace::{self, summary::Summary};
 use crate::volume::Volume;
@@ -150,7 +151,7 @@ fn run_turn(
     bar.suspend(|| eprintln!("{}, {which}: {}", group.name, file_system.name));
     let device = if options.on.is_some() { None } else { Some(Device::attach(options)?) };
     let root = match &options.on {
-        Some(directory) => directory.join("pando-bench"),
+        Some(directory) => owned::on(directory),
         None => options.directory.join("mnt"),
     };
     let volume = Volume {

@@ -13,6 +13,7 @@ use crate::file_system::FileSystem;
 use crate::first_process;
 use crate::memory;
 use crate::options::Options;
+use crate::owned;
 use crate::trace::round;
 
 /// For a mount to be there, and for broken off loads to let go of their files.
@@ -47,7 +48,10 @@ impl Volume {
 
     fn make_by(&self, format: &str) -> Result<(), Error> {
         self.clear()?;
-        at("cannot create", &self.root, fs::create_dir_all(&self.root))?;
+        match &self.options.on {
+            Some(_) => owned::make(&self.root)?,
+            None => at("cannot create", &self.root, fs::create_dir_all(&self.root))?,
+        }
         self.command(format)?;
         // A run that is counted lets file systems discard, which makes holes all the time.
         if let Some((device, image)) = self.device.as_ref().zip(self.image.as_ref())
@@ -88,10 +92,7 @@ impl Volume {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        if self.options.on.is_some() && self.root.exists() {
-            at("cannot remove", &self.root, fs::remove_dir_all(&self.root))?;
-        }
-        Ok(())
+        if self.options.on.is_some() { owned::remove(&self.root) } else { Ok(()) }
     }
 
     fn command(&self, text: &str) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! Runs in which nothing can be measured.
 #![forbid(unsafe_code)]
 
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -48,4 +49,49 @@ fn a_run_that_measured_nothing_stores_nothing() {
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(!ran.status.success() && said.contains("/dev/null is not a block device"), "{said}");
     assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+}
+
+fn small_run(on: &Path, directory: &Path, rows: &str) -> Output {
+    let mut run = Command::new(PROGRAM);
+    run.arg("--on").arg(on).arg("--directory").arg(directory).args(["--rows", rows]);
+    run.args(["--files", "10", "--size", "1M", "--memory", "0"]);
+    run.current_dir(on.parent().unwrap()).output().unwrap()
+}
+
+fn said(ran: &Output) -> String {
+    String::from_utf8_lossy(&ran.stderr).into_owned()
+}
+
+/// Somebody's checkout in the directory that was given was deleted before the first row.
+#[test]
+fn what_others_have_in_the_place_of_a_run_stays() {
+    let parent = tempfile::tempdir().unwrap();
+    let [on, directory] = ["on", "own"].map(|name| parent.path().join(name));
+    let theirs = [on.join("pando-bench"), directory.join("pando-bench-scratch")];
+    for place in &theirs {
+        fs::create_dir_all(place).unwrap();
+        fs::write(place.join("theirs"), "work").unwrap();
+        let ran = small_run(&on, &directory, "cold-read");
+        assert!(!ran.status.success() && said(&ran).contains("was not made by a run"), "{}", said(&ran));
+        assert_eq!(fs::read_to_string(place.join("theirs")).unwrap(), "work");
+        fs::remove_file(place.join("theirs")).unwrap();
+    }
+    // What is empty is nobody's loss.
+    let ran = small_run(&on, &directory, "cold-read");
+    assert!(ran.status.success(), "{}", said(&ran));
+    assert!(theirs.iter().all(|place| !place.exists()));
+}
+
+#[test]
+fn a_directory_is_for_one_run_at_a_time() {
+    let parent = tempfile::tempdir().unwrap();
+    let [on, directory] = ["on", "own"].map(|name| parent.path().join(name));
+    fs::create_dir(&on).unwrap();
+    for place in [&on, &directory] {
+        fs::create_dir_all(place).unwrap();
+        let lock = File::open(place).unwrap();
+        lock.lock().unwrap();
+        let ran = small_run(&on, &directory, "cold-read");
+        assert!(!ran.status.success() && said(&ran).contains("another run uses "), "{}", said(&ran));
+    }
 }

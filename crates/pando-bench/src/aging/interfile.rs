@@ -9,6 +9,7 @@ use crate::applications::git::files;
 use crate::compleat::source_tree::untar_parts;
 use crate::error::{Error, at};
 use crate::generate::{Random, fill};
+use crate::owned;
 use crate::row::Measurement;
 use crate::volume::Volume;
 
@@ -18,7 +19,7 @@ const ROUNDS: u64 = 10;
 
 /// The sorted list of the files, without the directory in which they are unpacked.
 fn names(volume: &Volume) -> Result<Vec<PathBuf>, Error> {
-    let place = volume.options.directory.join("names");
+    let place = owned::scratch(&volume.options.directory).join("names");
     let remove =
         || if place.exists() { at("cannot remove", &place, fs::remove_dir_all(&place)) } else { Ok(()) };
     remove()?;

@@ -8,6 +8,7 @@ use crate::applications::git::{change, git};
 use crate::compleat::source_tree::untar_parts;
 use crate::error::{Error, at};
 use crate::generate::Random;
+use crate::owned;
 use crate::row::Measurement;
 use crate::volume::Volume;
 
@@ -65,7 +66,7 @@ struct Repository<'a> {
 
 impl<'a> Repository<'a> {
     fn new(volume: &'a Volume, configuration: &'static [&str]) -> Result<Self, Error> {
-        let upstream = volume.options.directory.join("upstream");
+        let upstream = owned::scratch(&volume.options.directory).join("upstream");
         if upstream.exists() {
             at("cannot remove", &upstream, fs::remove_dir_all(&upstream))?;
         }
