@@ -82,6 +82,10 @@ fn finish(outcome: Result<(), Error>) -> ExitCode {
 
 /// Runs in a directory that was given, with no namespaces and nobody who cleans up.
 fn run_on(directory: &Path, options: &Options) -> Result<(), Error> {
+    // A directory that is made here would be on whatever file system is there while the one that was meant is not mounted.
+    if !directory.is_dir() {
+        return Err(Error::Usage(format!("{} is not a directory", directory.display())));
+    }
     at("cannot create", &options.directory, fs::create_dir_all(&options.directory))?;
     let _alone = owned::lock(directory)?;
     let is_same = directory.canonicalize().ok() == options.directory.canonicalize().ok();

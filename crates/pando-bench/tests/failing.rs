@@ -95,3 +95,13 @@ fn a_directory_is_for_one_run_at_a_time() {
         assert!(!ran.status.success() && said(&ran).contains("another run uses "), "{}", said(&ran));
     }
 }
+
+/// It was made, on whatever file system was there.
+#[test]
+fn a_directory_that_is_not_there_is_not_measured() {
+    let parent = tempfile::tempdir().unwrap();
+    let missing = parent.path().join("mnt");
+    let ran = small_run(&missing, &parent.path().join("own"), "cold-read");
+    assert!(!ran.status.success() && said(&ran).contains("is not a directory"), "{}", said(&ran));
+    assert_eq!(parent.path().read_dir().unwrap().count(), 0);
+}

@@ -44,7 +44,11 @@ impl Machine {
         let directory = options.on.as_ref().unwrap_or(&options.directory);
         let storage = match &options.device {
             Some(device) => device.display().to_string(),
-            None => command::all_output(&format!("findmnt -n -o SOURCE,FSTYPE -T {}", directory.display())),
+            // Empty where it says nothing but on its standard error.
+            None => {
+                let words = ["findmnt", "-n", "-o", "SOURCE,FSTYPE", "-T", &directory.display().to_string()];
+                command::run(&words).unwrap_or_default()
+            }
         };
         Machine {
             processor: field(&read("/proc/cpuinfo"), "model name"),
