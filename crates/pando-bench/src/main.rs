@@ -128,7 +128,13 @@ fn present(options: &Options, results: &Results) -> Result<(), Error> {
     println!("{}", report::table::render(results));
     println!("{}", report::goals::render(results));
     println!("{}", report::ablations::render(results));
-    let page = options.html.clone().unwrap_or_else(|| options.directory.join("report.html"));
+    let page = match &options.html {
+        Some(page) => page.clone(),
+        None => {
+            at("cannot create", &options.directory, fs::create_dir_all(&options.directory))?;
+            options.directory.join("report.html")
+        }
+    };
     at("cannot write", &page, fs::write(&page, report::html::render(results)?))?;
     println!("report in {}", page.display());
     Ok(())

@@ -8,6 +8,7 @@
 use std::fs;
 
 use memmap2::{Advice, MmapMut};
+use rustix::io::Errno;
 
 use crate::error::{Error, at};
 
@@ -17,10 +18,23 @@ pub fn take(bytes: u64) -> Result<(), Error> {
     // Without memory to write to there is nothing to map, which mmap(2) refuses.
     let Some(length) = usize::try_from(bytes).ok().filter(|length| *length > 0) else { return Ok(()) };
     let what = std::path::Path::new("memory");
-    let map = at("cannot map", what, MmapMut::map_anon(length))?;
+    let mut map = at("cannot map", what, MmapMut::map_anon(length))?;
     // Larger pages take a fifth of the time; a kernel without them serves as well.
     let _ = map.advise(Advice::HugePage);
-    at("cannot write to", what, map.advise(Advice::PopulateWrite))
+    match map.advise(Advice::PopulateWrite) {
+        // It is from Linux 5.14.
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            touch(&mut map);
+            Ok(())
+        }
+        written => at("cannot write to", what, written),
+    }
+}
+
+/// Writes to each page.
+fn touch(bytes: &mut [u8]) {
+    bytes.iter_mut().step_by(rustix::param::page_size()).for_each(|byte| *byte = 1);
+    std::hint::black_box(bytes);
 }
 
 /// Bytes that programs can have without swapping; 0 where the kernel does not tell.
@@ -40,5 +54,14 @@ mod tests {
         assert!(available() > 1 << 20);
         take(0).unwrap();
         take(3 << 20).unwrap();
+    }
+
+    #[test]
+    fn each_page_is_written_to_where_the_kernel_does_not_do_it() {
+        let page = rustix::param::page_size();
+        let mut bytes = vec![0; 3 * page + 1];
+        touch(&mut bytes);
+        let written = bytes.iter().enumerate().filter(|(_, byte)| **byte != 0).map(|(place, _)| place);
+        assert_eq!(written.collect::<Vec<_>>(), [0, page, 2 * page, 3 * page]);
     }
 }

@@ -105,3 +105,17 @@ fn a_directory_that_is_not_there_is_not_measured() {
     assert!(!ran.status.success() && said(&ran).contains("is not a directory"), "{}", said(&ran));
     assert_eq!(parent.path().read_dir().unwrap().count(), 0);
 }
+
+/// The report could not be written.
+#[test]
+fn the_directory_of_a_run_is_made() {
+    let parent = tempfile::tempdir().unwrap();
+    let [on, new, other] = ["on", "new", "other"].map(|name| parent.path().join(name));
+    fs::create_dir(&on).unwrap();
+    let ran = small_run(&on, &new, "small-files");
+    assert!(ran.status.success() && new.join("report.html").is_file(), "{}", said(&ran));
+    let stored = parent.path().join("bench-results").read_dir().unwrap().next().unwrap().unwrap().path();
+    let mut again = Command::new(PROGRAM);
+    let ran = again.arg("--from").arg(stored).arg("--directory").arg(&other).output().unwrap();
+    assert!(ran.status.success() && other.join("report.html").is_file(), "{}", said(&ran));
+}
