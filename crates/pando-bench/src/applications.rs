@@ -150,7 +150,7 @@ pub const FILEBENCH: &[Row] = &[
 /// Single operations under load.
 pub const LATENCY: &[Row] = &[Row {
     name: "latency",
-    what: "stat and read of 1000 cached files for 20 s, while others write a large file, create small ones and sync; 99.9th percentile and largest",
+    what: "stat and read of one of 1000 cached files each millisecond for 20 s, counted from when it was due, while others write a large file, create small ones and sync; 99.9th percentile and largest",
     short: false,
     needs: Needs::Nothing,
     lines: &[cost("latency-p99.9", "ms"), cost("latency-max", "ms")],

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, at};
 use crate::generate::{Random, fill};
 use crate::report::statistics::percentile;
-use crate::row::{Measurement, ms_since};
+use crate::row::Measurement;
 use crate::volume::Volume;
 
 const FILES: u64 = 1000;
 const TIME: Duration = Duration::from_secs(20);
+/// Operations are due one after the other, so far apart, whatever became of those before.
+const PERIOD: Duration = Duration::from_millis(1);
 /// The writer begins again at this size, so that it never fills the volume.
 const WRITTEN_BYTES_MAX: u64 = 256 << 20;
 
@@ -43,35 +45,48 @@ pub fn run(volume: &Volume) -> Result<Measurement, Error> {
         touch(&file(&directory, number))?;
     }
     let over = AtomicBool::new(false);
-    let mut each_ms = Vec::new();
     let measured = std::thread::scope(|scope| {
         let others = [
             scope.spawn(|| write_large(&directory.join("large"), &over)),
             scope.spawn(|| create_small(&directory.join("small"), &over)),
             scope.spawn(|| checkpoints(volume, &over)),
         ];
-        let mut measure = || {
-            let mut random = Random(99);
-            let begin = Instant::now();
-            while begin.elapsed() < TIME {
-                let path = file(&directory, random.below(FILES));
-                let operation = Instant::now();
-                touch(&path)?;
-                each_ms.push(ms_since(operation));
-            }
-            Ok(())
-        };
-        let measured = measure();
+        let mut random = Random(99);
+        let begin = Instant::now();
+        let measured = on_schedule(&|| begin.elapsed(), &std::thread::sleep, || {
+            touch(&file(&directory, random.below(FILES)))
+        });
         over.store(true, Ordering::Relaxed);
         let ended = others.map(|other| other.join().expect("a load does not panic"));
-        ended.into_iter().fold(measured, Result::and)
+        ended.into_iter().fold(Ok(()), Result::and).and(measured)
     });
-    measured?;
+    let each_ms = measured?;
     let quantiles = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
     let points = quantiles.map(|share| (share * 100.0, percentile(&each_ms, share))).to_vec();
     let values = vec![percentile(&each_ms, 0.999), percentile(&each_ms, 1.0)];
     let measurement = Measurement { values, ..Measurement::default() };
     Ok(measurement.with("time of an operation", "percentile", "ms", points))
+}
+
+/// The time of each operation in milliseconds, from the moment when it was due. Whoever issues the next one only when the last has ended would
+/// see a stall once, however long it is, and not those that it makes wait.
+fn on_schedule(
+    now: &dyn Fn() -> Duration,
+    sleep: &dyn Fn(Duration),
+    mut operation: impl FnMut() -> Result<(), Error>,
+) -> Result<Vec<f64>, Error> {
+    let mut each_ms = Vec::new();
+    let mut due = Duration::ZERO;
+    while due < TIME {
+        let early = due.saturating_sub(now());
+        if !early.is_zero() {
+            sleep(early);
+        }
+        operation()?;
+        each_ms.push(now().saturating_sub(due).as_secs_f64() * 1e3);
+        due += PERIOD;
+    }
+    Ok(each_ms)
 }
 
 fn touch(path: &Path) -> Result<(), Error> {
@@ -117,4 +132,28 @@ fn checkpoints(volume: &Volume, over: &AtomicBool) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Of the operations that one thread did one after the other, one in some hundred thousand was in a stall.
+    #[test]
+    fn a_stall_is_that_of_all_operations_that_were_due_meanwhile() {
+        let clock = Cell::new(Duration::ZERO);
+        let advance = |by: Duration| clock.set(clock.get() + by);
+        let last = Cell::new(0);
+        let each_ms = on_schedule(&|| clock.get(), &advance, || {
+            let second = clock.get().as_secs();
+            let stalls = second > last.replace(second);
+            advance(if stalls { Duration::from_millis(400) } else { Duration::from_micros(5) });
+            Ok(())
+        });
+        let each_ms = each_ms.unwrap();
+        assert_eq!(each_ms.len(), 20_000);
+        let [middle, high] = [0.5, 0.999].map(|share| percentile(&each_ms, share));
+        assert!(middle < 0.1 && (390.0..=400.0).contains(&high), "{middle} {high}");
+    }
 }
