@@ -270,7 +270,13 @@ pub fn all(options: &Options) -> Result<Vec<FileSystem>, Error> {
     if options.ablations {
         all.extend(ABLATIONS.map(|one| ablation(&all[0], one)));
     }
-    Ok(all)
+    // What is measured is told apart by them.
+    let names = all.iter().map(|one| &one.name).enumerate();
+    let mut again = names.filter(|(index, name)| all[..*index].iter().any(|one| one.name == **name));
+    match again.next() {
+        Some((_, name)) => Err(Error::Usage(format!("'{name}' is the name of another column"))),
+        None => Ok(all),
+    }
 }
 
 /// Why a file system is not here.
@@ -299,8 +305,8 @@ pub fn available(options: &Options) -> Result<Vec<FileSystem>, Error> {
     let mut chosen = Vec::new();
     for (index, one) in all.iter().enumerate() {
         let given = index >= known;
-        let asked_for = wished.iter().any(|name| **name == one.name);
-        let by_itself = one.role == Role::Ours || USUAL.contains(&one.name.as_str()) || given;
+        let asked_for = given || wished.iter().any(|name| **name == one.name);
+        let by_itself = one.role == Role::Ours || USUAL.contains(&one.name.as_str());
         let driver = one.name.split('-').next().unwrap_or_default();
         let here = || {
             one.role == Role::Ours
@@ -356,6 +362,33 @@ mod tests {
         let variant = variant(&known()[0], "writeback=writeback,cache=1G").unwrap();
         assert_eq!(variant.mount, "pando mount -o writeback,cache=1G DEVICE MOUNTPOINT");
         assert_eq!((variant.name.as_str(), variant.role), ("writeback", Role::Reference));
+    }
+
+    fn chosen(arguments: &[&str]) -> Result<Vec<String>, Error> {
+        use clap::Parser;
+        let options = Options::parse_from(["pando-bench"].iter().chain(arguments));
+        Ok(available(&options)?.into_iter().map(|one| one.name).collect())
+    }
+
+    #[test]
+    fn what_is_given_by_its_commands_or_options_was_asked_for() {
+        let given = ["--fs", "pandofs", "--file-system", "mine=a;b;c", "--variant", "small=cache=64M"];
+        assert_eq!(chosen(&given).unwrap(), ["pandofs", "mine", "small"]);
+    }
+
+    /// What they gave was mixed.
+    #[test]
+    fn no_two_columns_have_one_name() {
+        let same: [&[&str]; 4] = [
+            &["--variant", "ext4=writeback"],
+            &["--file-system", "mine=a;b;c", "--variant", "mine=writeback"],
+            &["--variant", "one=writeback", "--variant", "one=cache=1G"],
+            &["--ablations", "--variant", "lz4=cache=1G"],
+        ];
+        for arguments in same {
+            assert!(chosen(arguments).is_err(), "{arguments:?}");
+        }
+        assert!(chosen(&["--fs", "pandofs,pandofs", "--variant", "lz4=cache=1G"]).is_ok());
     }
 
     #[test]

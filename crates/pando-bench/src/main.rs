@@ -57,6 +57,9 @@ fn main() -> ExitCode {
         row::rows().for_each(|row| println!("{:22} {}", row.name, row.what));
         return ExitCode::SUCCESS;
     }
+    if let Err(error) = options.check() {
+        return finish(Err(error));
+    }
     if let Some(stored) = &options.from {
         return finish(report::json::load(stored).and_then(|results| present(&options, &results)));
     }

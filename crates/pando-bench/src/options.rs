@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
 use crate::profile::Profile;
 use crate::row;
 use crate::trace::round;
@@ -42,8 +43,8 @@ pub struct Options {
     /// Run on this mounted directory alone, whatever file system it is on.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["file_systems", "peers", "given", "variants", "ablations", "device"])]
     pub on: Option<PathBuf>,
-    /// Size of the large file.
-    #[arg(long, default_value = "4G", value_parser = size)]
+    /// Size of the large file, at least 1M.
+    #[arg(long, default_value = "4G", value_parser = large_size)]
     pub size: u64,
     /// Number of small files.
     #[arg(long, default_value = "200000", value_parser = size)]
@@ -90,6 +91,18 @@ pub struct Options {
 }
 
 impl Options {
+    /// An error if a row was asked for that there is not.
+    pub fn check(&self) -> Result<(), Error> {
+        let is_none =
+            |name: &&String| name.is_empty() || !row::rows().any(|row| row.name.contains(name.as_str()));
+        match self.rows.iter().find(is_none) {
+            Some(name) => {
+                Err(Error::Usage(format!("'{name}' is no row, nor a part of the name of one (--list)")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Whether this row was asked for; `short` rows are those that run without a wish.
     pub fn wants(&self, row: &str, short: bool) -> bool {
         if self.rows.is_empty() {
@@ -130,6 +143,12 @@ fn size_or_none(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { size(text) }
 }
 
+/// Loads go through it in steps of 1 MiB.
+fn large_size(text: &str) -> Result<u64, String> {
+    size(text)
+        .and_then(|bytes| if bytes < 1 << 20 { Err(format!("'{text}' is less than 1M")) } else { Ok(bytes) })
+}
+
 /// A number with a binary suffix: 4G, 512M, 200000. Never zero.
 fn size(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.char_indices().next_back() {
@@ -154,7 +173,15 @@ mod tests {
     fn sizes_are_binary() {
         assert_eq!(parse("--size 3M").unwrap().size, 3 << 20);
         assert_eq!(parse("--memory 0").unwrap().memory, 0);
-        for bad in ["--size 0", "--size G", "--size 4X", "--size 99999999999G", "--size", "--sizes 1"] {
+        for bad in [
+            "--size 0",
+            "--size G",
+            "--size 4X",
+            "--size 99999999999G",
+            "--size",
+            "--sizes 1",
+            "--size 1023K",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }
@@ -170,6 +197,16 @@ mod tests {
             "a whole name is that row's"
         );
         assert!(!parse("").unwrap().wants("untar", false) && parse("--full").unwrap().wants("untar", false));
+    }
+
+    #[test]
+    fn each_wish_for_a_row_must_mean_one() {
+        for good in ["", "--rows rm", "--rows aging-,settle-,4k"] {
+            assert!(parse(good).unwrap().check().is_ok(), "{good}");
+        }
+        for bad in ["--rows untarr", "--rows rm,untarr", "--rows rm,"] {
+            assert!(parse(bad).unwrap().check().is_err(), "{bad}");
+        }
     }
 
     #[test]

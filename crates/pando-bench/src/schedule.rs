@@ -37,7 +37,16 @@ struct Turn<'a> {
 /// reported and left out, the others go on. An error is one after which nothing can go on.
 pub fn run(options: &Options, file_systems: &[FileSystem], journal: &mut Journal) -> Result<(), Error> {
     tell_what_is_left_out(options);
-    let turns = turns(options, file_systems, journal);
+    let mut turns = turns(options, file_systems);
+    if turns.is_empty() {
+        return Err(Error::Usage(
+            "there is nothing to run: no file system that was asked for runs a row that was".to_owned(),
+        ));
+    }
+    for turn in &mut turns {
+        turn.rows.retain(|row| !journal.has(row.name, &turn.file_system.name, turn.round));
+    }
+    turns.retain(|turn| !turn.rows.is_empty());
     let count: usize = turns.iter().map(|turn| turn.rows.len()).sum();
     let bar = ProgressBar::new(count as u64);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} rows, {elapsed} gone, {left} left: {msg}");
@@ -71,7 +80,7 @@ fn left(gone: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| gone.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }
 
-fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journal) -> Vec<Turn<'a>> {
+fn turns<'a>(options: &Options, file_systems: &'a [FileSystem]) -> Vec<Turn<'a>> {
     let with_fio = fio(options, file_systems);
     let mut turns = Vec::new();
     for group in GROUPS {
@@ -83,7 +92,6 @@ fn turns<'a>(options: &Options, file_systems: &'a [FileSystem], journal: &Journa
                     options.wants(row.name, row.short)
                         && file_system.takes(row.name)
                         && has(options, file_system, row, with_fio)
-                        && !journal.has(row.name, &file_system.name, round)
                 });
                 let rows: Vec<_> = wanted.collect();
                 if !rows.is_empty() {
@@ -327,7 +335,7 @@ mod tests {
         let rows_of = |arguments: &str, file_system: &FileSystem| {
             let rows = "pando-bench --full --rows aging-git,settle-tree,rename-tree,scale-random";
             let options = Options::parse_from(rows.split(' ').chain(arguments.split_whitespace()));
-            let turns = turns(&options, std::slice::from_ref(file_system), &Journal::default());
+            let turns = turns(&options, std::slice::from_ref(file_system));
             let mut rows: Vec<_> =
                 turns.iter().flat_map(|turn| turn.rows.iter().map(|row| row.name)).collect();
             rows.retain(|row| !row.ends_with("-full") && !row.ends_with("-nogc") && !row.ends_with("-aged"));

@@ -119,3 +119,15 @@ fn the_directory_of_a_run_is_made() {
     let ran = again.arg("--from").arg(stored).arg("--directory").arg(&other).output().unwrap();
     assert!(ran.status.success() && other.join("report.html").is_file(), "{}", said(&ran));
 }
+
+#[test]
+fn a_wish_that_nothing_meets_is_an_error() {
+    let parent = tempfile::tempdir().unwrap();
+    let on = parent.path().join("on");
+    fs::create_dir(&on).unwrap();
+    for (rows, what) in [("untarr", "'untarr' is no row"), ("natural-transfer-size", "nothing to run")] {
+        let ran = small_run(&on, &parent.path().join("own"), rows);
+        assert!(!ran.status.success() && said(&ran).contains(what), "{}", said(&ran));
+        assert!(!parent.path().join("bench-results").exists());
+    }
+}
