@@ -49,6 +49,28 @@ pub fn run_in<S: AsRef<OsStr>>(directory: &Path, words: &[S]) -> Result<String, 
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Runs a program in a directory, another one on what it writes, and looks how both ended; what the second wrote.
+pub fn run_piped(directory: &Path, first: &[&str], second: &[&str]) -> Result<String, Error> {
+    let failed =
+        |words: &[&str], error| Error::Program(format!("'{}' cannot be started: {error}", words.join(" ")));
+    let start = |words: &[&str], input: Stdio| {
+        let mut command =
+            command(words).ok_or_else(|| Error::Usage("a command has no program".to_owned()))?;
+        command.current_dir(directory).stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().map_err(|error| failed(words, error))
+    };
+    let mut writer = start(first, Stdio::null())?;
+    let pipe = writer.stdout.take().expect("it was asked for");
+    // Without a reader the writer ends.
+    let reader = start(second, pipe.into()).inspect_err(|_| drop(writer.wait()));
+    // The reader says too little to fill a pipe of its own meanwhile.
+    let written = writer.wait_with_output().map_err(|error| failed(first, error));
+    let read = reader?.wait_with_output().map_err(|error| failed(second, error))?;
+    ended(&first.join(" "), written?)?;
+    let output = ended(&second.join(" "), read)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// The programs that timed loads start, and what makes each end at once.
 const STARTED: [&[&str]; 12] = [
     &["sh", "-c", "true"],
@@ -93,6 +115,11 @@ fn output<S: AsRef<OsStr>>(words: &[S], directory: Option<&Path>) -> Result<Outp
     }
     let output = command.output();
     let output = output.map_err(|error| Error::Program(format!("'{text}' cannot be started: {error}")))?;
+    ended(&text, output)
+}
+
+/// An error unless a program has ended well.
+fn ended(text: &str, output: Output) -> Result<Output, Error> {
     if output.status.success() {
         return Ok(output);
     }
@@ -161,6 +188,25 @@ mod tests {
             (shortened("a\nb"), shortened("a\nb\nc\nd")),
             ("a\nb".to_owned(), "a (and 3 more lines)".to_owned())
         );
+    }
+
+    #[test]
+    fn either_end_of_a_pipe_may_fail() {
+        let piped = |first: &str, second: &str| {
+            run_piped(Path::new("/"), &["sh", "-c", first], &["sh", "-c", second])
+        };
+        assert_eq!(piped("echo a; echo a note >&2", "wc -c").unwrap().trim(), "2");
+        assert_eq!(run_piped(Path::new("/"), &["pwd"], &["cat"]).unwrap(), "/\n");
+        for (first, second) in [("echo a; exit 2", "wc -c"), ("echo a", "wc -c; exit 1")] {
+            assert!(
+                piped(first, second).unwrap_err().to_string().contains("exit status: "),
+                "{first} | {second}"
+            );
+        }
+        for (first, second) in [("/no/such/program", "cat"), ("yes", "/no/such/program")] {
+            let error = run_piped(Path::new("/"), &[first], &[second]).unwrap_err().to_string();
+            assert!(error.contains("'/no/such/program' cannot be started"), "{error}");
+        }
     }
 
     #[test]

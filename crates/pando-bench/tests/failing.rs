@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -130,4 +131,42 @@ fn a_wish_that_nothing_meets_is_an_error() {
         assert!(!ran.status.success() && said(&ran).contains(what), "{}", said(&ran));
         assert!(!parent.path().join("bench-results").exists());
     }
+}
+
+/// A tree to take the Linux source's place, as an archive in the directory of a run.
+fn archive(parent: &Path, directory: &Path) {
+    let source = parent.join("linux-source-1");
+    for part in ["fs", "mm", "kernel", "block", "lib"] {
+        let part = source.join(part);
+        fs::create_dir_all(&part).unwrap();
+        (0..8).for_each(|number| fs::write(part.join(format!("{number}.c")), [b'x'; 50_000]).unwrap());
+    }
+    fs::create_dir_all(directory).unwrap();
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(parent).arg("-cf").arg(directory.join("linux.tar")).arg("linux-source-1");
+    assert!(tar.status().unwrap().success());
+}
+
+/// The status of the pipe was that of its last program.
+#[test]
+fn a_tar_that_fails_behind_its_last_byte_has_failed() {
+    let parent = tempfile::tempdir().unwrap();
+    let [on, directory, programs] = ["on", "own", "bin"].map(|name| parent.path().join(name));
+    archive(parent.path(), &directory);
+    [&on, &programs].into_iter().for_each(|place| fs::create_dir(place).unwrap());
+    assert!(small_run(&on, &directory, "cold-tar").status.success());
+    let found = Command::new("sh").args(["-c", "command -v tar"]).output().unwrap().stdout;
+    let tar = programs.join("tar");
+    let text = format!(
+        "#!/bin/sh\n{} \"$@\" || exit\ncase $1 in -cf) echo it broke >&2; exit 2;; esac\n",
+        String::from_utf8(found).unwrap().trim()
+    );
+    fs::write(&tar, text).unwrap();
+    fs::set_permissions(&tar, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let [on, directory] = [&on, &directory].map(|path| path.to_str().unwrap());
+    let mut run = Command::new(PROGRAM);
+    run.args(["--on", on, "--directory", directory, "--memory", "0", "--rows", "cold-tar"]);
+    let ran = run.env("PATH", path).current_dir(parent.path()).output().unwrap();
+    assert!(said(&ran).contains("FAILED: 'tar -cf - .': exit status: 2: it broke"), "{}", said(&ran));
 }

@@ -152,7 +152,7 @@ pub fn count(volume: &Volume) -> Result<f64, Error> {
 pub fn tar(volume: &Volume) -> Result<Measurement, Error> {
     load_bytes::are(0);
     let begin = Instant::now();
-    let packed = shell(&tree(volume), "tar -cf - . | wc -c")?;
+    let packed = command::run_piped(&tree(volume), &["tar", "-cf", "-", "."], &["wc", "-c"])?;
     let measurement = measured(volume, begin)?;
     let path = archive(volume)?;
     let wanted = at("cannot look at", &path, fs::metadata(&path))?.len();
