@@ -39,13 +39,22 @@ fn substituted(command: &str, places: &[(&str, &Path)]) -> Vec<String> {
 
 /// Runs a program with its arguments; what it wrote to standard output.
 pub fn run<S: AsRef<OsStr>>(words: &[S]) -> Result<String, Error> {
-    let output = output(words, None)?;
+    let output = output(words, None, &[])?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Runs a program in a directory; what it wrote to standard output.
 pub fn run_in<S: AsRef<OsStr>>(directory: &Path, words: &[S]) -> Result<String, Error> {
-    let output = output(words, Some(directory))?;
+    run_with(directory, &[], words)
+}
+
+/// The same with these variables in its environment.
+pub fn run_with<S: AsRef<OsStr>>(
+    directory: &Path,
+    variables: &[(&str, &str)],
+    words: &[S],
+) -> Result<String, Error> {
+    let output = output(words, Some(directory), variables)?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -107,13 +116,17 @@ pub fn all_output(text: &str) -> String {
     format!("{stdout}{stderr}")
 }
 
-fn output<S: AsRef<OsStr>>(words: &[S], directory: Option<&Path>) -> Result<Output, Error> {
+fn output<S: AsRef<OsStr>>(
+    words: &[S],
+    directory: Option<&Path>,
+    variables: &[(&str, &str)],
+) -> Result<Output, Error> {
     let text = words.iter().map(|word| word.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
     let mut command = command(words).ok_or_else(|| Error::Usage("a command has no program".to_owned()))?;
     if let Some(directory) = directory {
         command.current_dir(directory);
     }
-    let output = command.output();
+    let output = command.envs(variables.iter().copied()).output();
     let output = output.map_err(|error| Error::Program(format!("'{text}' cannot be started: {error}")))?;
     ended(&text, output)
 }

@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(long)]
     pub ablations: bool,
     /// Run on this mounted directory alone, whatever file system it is on.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["file_systems", "peers", "given", "variants", "ablations", "device"])]
+    #[arg(long, value_name = "DIR", value_parser = absolute, conflicts_with_all = ["file_systems", "peers", "given", "variants", "ablations", "device"])]
     pub on: Option<PathBuf>,
     /// Size of the large file, at least 1M.
     #[arg(long, default_value = "4G", value_parser = large_size)]
@@ -74,7 +74,7 @@ pub struct Options {
     #[arg(long)]
     pub erase_device: bool,
     /// Where the file behind the loop device and the mount point are made.
-    #[arg(long, value_name = "DIR", default_value_os_t = own_directory().join("bench"))]
+    #[arg(long, value_name = "DIR", value_parser = absolute, default_value_os_t = own_directory().join("bench"))]
     pub directory: PathBuf,
     /// Keep a journal in this file, and go on with the run that it tells of.
     #[arg(long, value_name = "FILE")]
@@ -136,6 +136,11 @@ impl Options {
 fn own_directory() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.parent().and_then(|profile| profile.parent()).map(PathBuf::from).unwrap_or_default()
+}
+
+/// A path that means the same in every directory: programs are started in others.
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|error| format!("'{text}': {error}"))
 }
 
 /// A size, or 0.
@@ -213,6 +218,14 @@ mod tests {
     fn results_of_a_full_run_are_not_put_together_with_others() {
         assert_ne!(parse("").unwrap().sizes(), parse("--full").unwrap().sizes());
         assert_eq!(parse("").unwrap().sizes(), parse("--rows rm").unwrap().sizes());
+    }
+
+    #[test]
+    fn directories_mean_the_same_everywhere() {
+        let here = std::env::current_dir().unwrap();
+        let options = parse("--on a --directory b/c").unwrap();
+        assert_eq!((options.on.unwrap(), options.directory), (here.join("a"), here.join("b/c")));
+        assert_eq!(parse("").unwrap().directory, own_directory().join("bench"));
     }
 
     #[test]

@@ -170,3 +170,19 @@ fn a_tar_that_fails_behind_its_last_byte_has_failed() {
     let ran = run.env("PATH", path).current_dir(parent.path()).output().unwrap();
     assert!(said(&ran).contains("FAILED: 'tar -cf - .': exit status: 2: it broke"), "{}", said(&ran));
 }
+
+/// A user's configuration was read, which may have commits signed.
+#[test]
+fn git_has_no_configuration_but_that_of_the_rows() {
+    let parent = tempfile::tempdir().unwrap();
+    let [on, directory] = ["on", "own"].map(|name| parent.path().join(name));
+    archive(parent.path(), &directory);
+    fs::create_dir(&on).unwrap();
+    fs::write(parent.path().join(".gitconfig"), "[commit]\ngpgsign = true\n[gpg]\nprogram = false\n")
+        .unwrap();
+    let [on, directory] = [&on, &directory].map(|path| path.to_str().unwrap());
+    let mut run = Command::new(PROGRAM);
+    run.args(["--on", on, "--directory", directory, "--memory", "0", "--rows", "git-"]);
+    let ran = run.env("HOME", parent.path()).current_dir(parent.path()).output().unwrap();
+    assert!(ran.status.success() && !said(&ran).contains("FAILED"), "{}", said(&ran));
+}

@@ -20,12 +20,20 @@ fn repository(volume: &Volume) -> PathBuf {
     volume.root.join("repository")
 }
 
+/// What keeps git from the configuration of the user and of the machine. The last is where it looks for a user's attributes and files to ignore.
+const NO_OTHERS: [(&str, &str); 4] = [
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_ATTR_NOSYSTEM", "1"),
+    ("XDG_CONFIG_HOME", "/dev/null"),
+];
+
 /// git, in a repository, with no configuration but this.
 pub fn git(directory: &Path, arguments: &[&str]) -> Result<String, Error> {
     let mut words = vec!["git", "-c", "user.name=bench", "-c", "user.email=bench@localhost"];
     words.extend(["-c", "gc.autoDetach=false", "-c", "safe.directory=*"]);
     words.extend(arguments);
-    command::run_in(directory, &words)
+    command::run_with(directory, &NO_OTHERS, &words)
 }
 
 /// All regular files below a directory, in order, `.git` left out.
