@@ -60,6 +60,7 @@ pub struct Conditions {
     storage: String,
     kernel: String,
     fuse_uring: String,
+    caches: String,
     /// Commands by name. A run that goes on may add some.
     file_systems: BTreeMap<String, String>,
 }
@@ -80,6 +81,7 @@ impl Conditions {
             storage: machine.storage,
             kernel: machine.kernel,
             fuse_uring: machine.fuse_uring,
+            caches: machine.caches,
             file_systems: file_systems.iter().map(commands).collect(),
         })
     }
@@ -228,7 +230,9 @@ mod tests {
             Conditions { programs: "1".to_owned(), ..conditions() },
             Conditions { given: Some("/dev/other".into()), ..conditions() },
             Conditions { storage: "/dev/other ext4".to_owned(), ..conditions() },
+            Conditions { storage: "/dev/other ext4 rw,sync".to_owned(), ..conditions() },
             Conditions { kernel: "6.19".to_owned(), ..conditions() },
+            Conditions { caches: "warm".to_owned(), ..conditions() },
             Conditions { fuse_uring: "N".to_owned(), ..conditions() },
             Conditions { file_systems: variant("cache=1G"), ..conditions() },
         ];

@@ -41,8 +41,11 @@ fn write_page(results: &Results, page: &mut String) -> Result<(), Error> {
     put!(page, "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>pando-bench</title>");
     put!(page, "<style>{STYLE}</style></head><body><h1>File systems beside each other</h1>");
     let machine = &results.machine;
+    // Results of before do not tell.
+    let caches =
+        if machine.caches.is_empty() { String::new() } else { format!("; {} caches", machine.caches) };
     let conditions = format!(
-        "{} cores of {}, {} MiB of memory, Linux {}, on {}; commit {}; {}",
+        "{} cores of {}, {} MiB of memory, Linux {}, on {}{caches}; commit {}; {}",
         machine.cores,
         machine.processor,
         machine.memory_kib / 1024,

@@ -11,6 +11,7 @@ use super::{Results, text_error};
 use crate::command;
 use crate::error::{Error, at};
 use crate::options::Options;
+use crate::volume;
 
 /// Where results are collected, relative to the directory in which `make bench` runs.
 const DIRECTORY: &str = "bench-results";
@@ -26,10 +27,13 @@ pub struct Machine {
     pub memory_kib: u64,
     /// Release.
     pub kernel: String,
-    /// What is behind the directory of the run: source and type of its file system; or the device that was given.
+    /// What is behind the directory of the run: source, type and options of its file system; or the device that was given.
     pub storage: String,
     /// Whether FUSE may use io_uring.
     pub fuse_uring: String,
+    /// `cold`, or `warm` where the kernel's cannot be dropped; empty in results of before.
+    #[serde(default)]
+    pub caches: String,
 }
 
 impl Machine {
@@ -46,7 +50,8 @@ impl Machine {
             Some(device) => device.display().to_string(),
             // Empty where it says nothing but on its standard error.
             None => {
-                let words = ["findmnt", "-n", "-o", "SOURCE,FSTYPE", "-T", &directory.display().to_string()];
+                let words =
+                    ["findmnt", "-n", "-o", "SOURCE,FSTYPE,OPTIONS", "-T", &directory.display().to_string()];
                 command::run(&words).unwrap_or_default()
             }
         };
@@ -57,6 +62,9 @@ impl Machine {
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             storage: storage.split_whitespace().collect::<Vec<_>>().join(" "),
             fuse_uring: read("/sys/module/fuse/parameters/enable_uring").trim().to_owned(),
+            // Elsewhere a row fails that cannot have them cold.
+            caches: if options.on.is_none() || volume::can_drop_caches() { "cold" } else { "warm" }
+                .to_owned(),
         }
     }
 }

@@ -18,6 +18,9 @@ pub fn render(results: &Results) -> String {
         cells.extend(row.lines.iter().map(|line| values(results, row.name, line)));
     }
     let mut text = if cells.len() > 1 { align(&cells) } else { String::new() };
+    if results.machine.caches == "warm" {
+        text.push_str("\nthe caches were warm: only root may drop them\n");
+    }
     let spread = spread(results);
     if !spread.is_empty() {
         text.push_str("\nsmallest and largest of the rounds\n");

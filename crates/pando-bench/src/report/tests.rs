@@ -249,6 +249,19 @@ fn results_survive_json() {
     assert_eq!(back.columns, results.columns);
 }
 
+/// They stood under the names of cold rows.
+#[test]
+fn warm_caches_are_told() {
+    let mut results = results(&[("rm", "ext4", &[8.0])]);
+    results.machine.caches = "warm".to_owned();
+    assert!(html::render(&results).unwrap().contains("; warm caches; commit abc"));
+    assert!(table::render(&results).contains("the caches were warm"));
+    let mut before = serde_json::to_value(&results).unwrap();
+    before["machine"].as_object_mut().unwrap().remove("caches").unwrap();
+    let before: Results = serde_json::from_value(before).unwrap();
+    assert!(!html::render(&before).unwrap().contains("caches;"));
+}
+
 #[test]
 fn the_page_is_coloured_by_the_share_of_the_best_and_needs_no_network() {
     let mut results = results(&[
