@@ -9,10 +9,10 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
+use rustix::fs::{Advice, FallocateFlags, OFlags, SeekFrom, fadvise, fallocate, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,20 @@ impl Device {
         }
         let open = at("cannot open", path, File::open(path))?;
         Ok(Device { path: path.to_owned(), image: None, limited: None, _open: open })
+    }
+
+    /// An error if the device that was given is in use: what is mounted would be overwritten under those who use it.
+    pub fn is_free(options: &Options) -> Result<(), Error> {
+        let Some(path) = &options.device else { return Ok(()) };
+        let given = Device::given(path)?;
+        let mut exclusive = File::options();
+        exclusive.read(true).custom_flags(OFlags::EXCL.bits() as i32);
+        match exclusive.open(&given.path) {
+            Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
+                Err(Error::Usage(format!("{} is in use", path.display())))
+            }
+            opened => at("cannot open", path, opened).map(drop),
+        }
     }
 
     /// A new loop device over the file of this name, which is made when it is first needed.

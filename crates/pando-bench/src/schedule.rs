@@ -43,6 +43,8 @@ pub fn run(options: &Options, file_systems: &[FileSystem], journal: &mut Journal
             "there is nothing to run: no file system that was asked for runs a row that was".to_owned(),
         ));
     }
+    // Once: later on something of our own may hold it for a moment.
+    Device::is_free(options)?;
     for turn in &mut turns {
         turn.rows.retain(|row| !journal.has(row.name, &turn.file_system.name, turn.round));
     }

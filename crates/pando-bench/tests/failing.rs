@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -185,4 +185,31 @@ fn git_has_no_configuration_but_that_of_the_rows() {
     run.args(["--on", on, "--directory", directory, "--memory", "0", "--rows", "git-"]);
     let ran = run.env("HOME", parent.path()).current_dir(parent.path()).output().unwrap();
     assert!(ran.status.success() && !said(&ran).contains("FAILED"), "{}", said(&ran));
+}
+
+/// It was formatted under those who use it.
+#[test]
+fn a_device_in_use_is_not_overwritten() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    fs::write(&image, vec![7; 1 << 20]).unwrap();
+    let attached = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+    let Some(attached) = attached.ok().filter(|attached| attached.status.success()) else {
+        return eprintln!("left out: no loop device can be had");
+    };
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    // As a mount claims it.
+    let claim = File::options().read(true).custom_flags(rustix::fs::OFlags::EXCL.bits() as i32).open(&device);
+    assert!(Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
+    let claim = claim.unwrap();
+    let mut run = Command::new(PROGRAM);
+    run.args(["--inside", "--file-system", "other=dd if=/dev/zero of=DEVICE bs=4096 count=1;true;true"]);
+    let ran = run_in(
+        directory.path(),
+        &mut run,
+        &["--fs", "other", "--device", &device, "--erase-device", "--rows", "rm"],
+    );
+    assert!(!ran.status.success() && said(&ran).contains("is in use"), "{}", said(&ran));
+    drop(claim);
+    assert!(fs::read(&image).unwrap().iter().all(|byte| *byte == 7));
 }
