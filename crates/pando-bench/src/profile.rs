@@ -4,7 +4,7 @@
 //! group or is not offered the controllers, as a login's is not by systemd, the run moves to a group of its own below the topmost one.
 //! The kernel writes a page back on account of the group that the page's memory is counted for, so memory must be counted by group there, too. What the kernel does for nobody in particular, such as ext4's
 //! journal, is in no group that could be limited and goes unlimited there. With the older `blkio` controller the limits are those of the root
-//! group, and hold for everything on the device.
+//! group, which the run moves to: each group there has limits of its own, and what the kernel writes back is the root group's.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -143,7 +143,8 @@ pub fn enter(profile: Profile) -> Result<(), Error> {
              controllers of cgroup v2 nor the older blkio controller",
             profile.name()
         ))),
-        Some(Controller::Root(_) | Controller::Group(_)) => Ok(()),
+        Some(Controller::Group(_)) => Ok(()),
+        Some(Controller::Root(root)) => enter_root(profile, &root),
         Some(Controller::Top(parent)) => {
             let (own, control) = (parent.join(GROUP), parent.join("cgroup.subtree_control"));
             at("cannot pass controllers on by", &control, fs::write(&control, "+io +memory"))?;
@@ -154,6 +155,31 @@ pub fn enter(profile: Profile) -> Result<(), Error> {
             at("cannot write", &procs, fs::write(&procs, "0"))
         }
     }
+}
+
+/// Moves to the root group of the older controller. In a container what looks like it may be none.
+fn enter_root(profile: Profile, root: &Path) -> Result<(), Error> {
+    let own = || fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    if !is_in_root(&own()) {
+        let procs = root.join("cgroup.procs");
+        at("cannot write", &procs, fs::write(&procs, "0"))?;
+    }
+    if is_in_root(&own()) {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "--profile {} needs the root group of the blkio controller: what is in another one has limits of its own, and what the \
+         kernel writes back for it has not",
+        profile.name()
+    )))
+}
+
+/// Whether a process with these groups is in the root group of the older controller.
+fn is_in_root(own: &str) -> bool {
+    own.lines().any(|line| {
+        let fields: Vec<&str> = line.splitn(3, ':').collect();
+        matches!(fields[..], [_, names, "/"] if names.split(',').any(|name| name == "blkio"))
+    })
 }
 
 /// Gives a device, `major:minor`, the limits of a profile; whether it has any.
@@ -223,6 +249,17 @@ mod tests {
         assert_eq!(groups(mounts, "1:cpu:/\n0::/\n"), of("/c/unified"));
         assert_eq!(groups(mounts, "0::/a/b\n"), of("/c/unified/a/b"));
         assert_eq!((blkio("\n"), groups("cgroup2", "0::/"), groups(mounts, "1:cpu:/\n")), (None, None, None));
+    }
+
+    /// Direct I/O of its processes was not limited, and what the kernel wrote back for peers was.
+    #[test]
+    fn limits_of_the_root_group_are_for_those_who_are_in_it() {
+        for root in ["7:blkio:/\n", "3:cpu:/a\n7:blkio,net_cls:/\n0::/a\n"] {
+            assert!(is_in_root(root), "{root}");
+        }
+        for other in ["7:blkio:/a\n", "7:blkio:/a:/\n", "3:cpu:/\n0::/\n", ""] {
+            assert!(!is_in_root(other), "{other}");
+        }
     }
 
     #[test]
