@@ -138,9 +138,9 @@ impl Trace {
         at("cannot write", &path, fs::write(&path, value))
     }
 
-    /// Puts a mark between what was done and what will be.
-    pub fn mark(&self, phase: &str) -> Result<(), Error> {
-        self.set("trace_marker", phase)
+    /// The file that puts what is written to it as a mark between what was done and what will be.
+    pub fn marks(&self) -> PathBuf {
+        self.instance.join("trace_marker")
     }
 
     /// Ends the trace: all events in the order in which they happened.

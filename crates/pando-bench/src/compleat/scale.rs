@@ -13,6 +13,7 @@ use crate::generate::{Random, fill};
 use crate::options::Options;
 use crate::report::statistics::median;
 use crate::row::{Measurement, per_second};
+use crate::trace::{load_bytes, round};
 use crate::volume::Volume;
 
 /// Numbers of files, in per cent of `--many-files`.
@@ -30,14 +31,24 @@ pub fn toku(volume: &Volume) -> Result<Measurement, Error> {
     for percent in COUNTS_PERCENT {
         let files = (volume.options.many_files * percent / 100).max(1);
         let volume = Volume { options: Options { files, ..volume.options.clone() }, ..volume.clone() };
+        if !points.is_empty() {
+            round::mark(round::UNMOUNT)?;
+            volume.let_go()?;
+        }
+        round::mark(round::FORMAT)?;
         volume.make_for_many_files()?;
-        volume.make_cold()?;
+        volume.let_go()?;
+        round::mark(round::MOUNT)?;
+        volume.mount_cold()?;
+        round::mark(round::LOAD)?;
         // Formats are no part of the load.
         let before = Traffic::of(device);
         let rate = toku::create(&volume)?.values.first().copied().unwrap_or_default();
         traffic = traffic.and(&Traffic::of(device).since(&before));
         points.push((files as f64, rate));
     }
+    // What formats wrote is not the load's.
+    load_bytes::are(points.iter().map(|point| point.0 as u64 * toku::FILE_BYTES as u64).sum());
     let [.., (_, largest)] = points[..] else { return Err(Error::Wrong("nothing was measured".to_owned())) };
     let values = vec![largest, largest / points[0].1];
     let traffic = volume.device.is_some().then_some(traffic);

@@ -13,7 +13,8 @@ use crate::volume::Volume;
 
 const FAN_OUT: u64 = 128;
 const THREADS: u64 = 4;
-const FILE_BYTES: usize = 200;
+/// Of each file.
+pub const FILE_BYTES: usize = 200;
 const POINTS: u64 = 20;
 
 fn top(volume: &Volume) -> PathBuf {

@@ -4,7 +4,7 @@
 use super::Results;
 use super::table::number;
 use crate::row::Row;
-use crate::trace::round::LOAD;
+use crate::trace::round::{LOAD, MOUNT, UNMOUNT};
 use crate::trace::summary::{Phase, Summary};
 
 /// A table: its head, and its lines.
@@ -98,7 +98,7 @@ fn share(value: Option<f64>) -> String {
 fn flash_line(row: &Row, column: &str, trace: &Summary) -> Vec<String> {
     let nothing = Phase::default();
     let phase = |name| trace.phase(name).unwrap_or(&nothing);
-    let (mount, load, after) = (phase("mount"), phase(LOAD), phase("unmount"));
+    let (mount, load, after) = (phase(MOUNT), phase(LOAD), phase(UNMOUNT));
     let with_requests = |bytes: u64, requests: u64| format!("{} ({requests})", mib(bytes));
     let written = if trace.load_bytes == 0 { "-".to_owned() } else { mib(trace.load_bytes) };
     let mut cells = vec![

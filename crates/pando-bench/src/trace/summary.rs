@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+use super::round::{LOAD, UNMOUNT};
 use super::{Event, What};
 use crate::row::Series;
 
@@ -14,14 +15,17 @@ const BLOCK: u64 = 4096;
 /// Requests of which the kernel tells the end and not the beginning: those it makes for itself.
 const BACKGROUND: &str = "background";
 
+/// The phases in which a load, and what it left, is written.
+const OF_THE_LOAD: [&str; 2] = [LOAD, UNMOUNT];
+
 /// What a row did to its device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// In their order.
+    /// In the order in which they began first.
     pub phases: Vec<Phase>,
     /// Bytes that the load wrote; 0 where that says nothing.
     pub load_bytes: u64,
-    /// Erase blocks of each size that were written to, in all phases but the first.
+    /// Erase blocks of each size that were written to, by the load and by what it left to be written.
     pub erase_blocks: [u64; 3],
     /// Requests to the file system's daemon during the load, by kind; nothing of a file system without one.
     pub round_trips: BTreeMap<String, u64>,
@@ -67,6 +71,14 @@ impl LockWaits {
         waits
     }
 
+    fn and(self, other: LockWaits) -> LockWaits {
+        LockWaits {
+            count: self.count + other.count,
+            waited_us: self.waited_us + other.waited_us,
+            watched_us: self.watched_us + other.watched_us,
+        }
+    }
+
     /// How many threads waited at a time, in the mean.
     pub fn threads(&self) -> f64 {
         self.waited_us as f64 / self.watched_us.max(1) as f64
@@ -76,7 +88,7 @@ impl LockWaits {
 /// Traffic of a phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
-    /// mount, load, or unmount.
+    /// mount, load, unmount, or format.
     pub name: String,
     /// Requests.
     pub reads: u64,
@@ -151,22 +163,30 @@ impl Phase {
 }
 
 impl Summary {
-    /// Of a trace whose marks begin the phases; requests to daemons are those of these connections during the phase `load`.
+    /// Of a trace whose marks begin the phases, or let one go on; requests to daemons are those of these connections during the phase `load`.
     pub fn of(events: &[Event], connections: &BTreeSet<u64>, load_bytes: u64) -> Summary {
         let mut summary = Summary { load_bytes, ..Summary::default() };
         let mut written: [BTreeSet<u64>; 3] = Default::default();
         let is_mark = |event: &Event| matches!(event.what, What::Mark(_));
+        let mut phases: Vec<(&str, Vec<&[Event]>)> = Vec::new();
         for part in events.chunk_by(|_, next| !is_mark(next)) {
             let Some(Event { what: What::Mark(name), .. }) = part.first() else { continue };
-            summary.phases.push(Phase::of(name, part));
-            if summary.phases.len() > 1 {
+            match phases.iter_mut().find(|(before, _)| before == name) {
+                Some((_, parts)) => parts.push(part),
+                None => phases.push((name, vec![part])),
+            }
+        }
+        for (name, parts) in phases {
+            let whole = parts.concat();
+            summary.phases.push(Phase::of(name, &whole));
+            if OF_THE_LOAD.contains(&name) {
                 for (blocks, size) in written.iter_mut().zip(ERASE_BLOCKS) {
-                    touch(part, size, blocks);
+                    touch(&whole, size, blocks);
                 }
             }
-            if name == super::round::LOAD {
-                summary.round_trips = round_trips(part, connections);
-                summary.lock_waits = Some(LockWaits::of(part));
+            if name == LOAD {
+                summary.round_trips = round_trips(&whole, connections);
+                summary.lock_waits = parts.into_iter().map(LockWaits::of).reduce(LockWaits::and);
             }
         }
         summary.erase_blocks = written.map(|blocks| blocks.len() as u64);
@@ -175,7 +195,8 @@ impl Summary {
 
     /// Bytes written to the device by the load and by what it left to be written, over those that it wrote itself.
     pub fn amplification(&self) -> Option<f64> {
-        let device: u64 = self.phases.iter().skip(1).map(|phase| phase.written_bytes).sum();
+        let of_the_load = self.phases.iter().filter(|phase| OF_THE_LOAD.contains(&phase.name.as_str()));
+        let device: u64 = of_the_load.map(|phase| phase.written_bytes).sum();
         (self.load_bytes > 0).then(|| device as f64 / self.load_bytes as f64)
     }
 
@@ -266,6 +287,21 @@ mod tests {
         assert_eq!(summary.erase_blocks, [3, 2, 2]);
         assert_eq!(summary.amplification(), Some(2.0));
         assert_eq!(Summary::of(&all, &BTreeSet::new(), 0).amplification(), None);
+    }
+
+    /// The formats of a row that makes several volumes were a part of its load.
+    #[test]
+    fn a_phase_goes_on_behind_another() {
+        let write = |bytes| What::Write(0, bytes);
+        let once = ["mount", "load", "unmount", "format"].into_iter().zip([1, 20, 300, 4000]);
+        let twice = once.clone().chain(once);
+        let all: Vec<_> = twice.flat_map(|(name, bytes)| [mark(name), write(bytes)]).collect();
+        let summary = Summary::of(&events(&all), &BTreeSet::new(), 320);
+        let written: Vec<_> =
+            summary.phases.iter().map(|phase| (phase.name.as_str(), phase.written_bytes)).collect();
+        assert_eq!(written, [("mount", 2), ("load", 40), ("unmount", 600), ("format", 8000)]);
+        assert_eq!((summary.amplification(), summary.erase_blocks), (Some(2.0), [1, 1, 1]));
+        assert_eq!(summary.lock_waits, Some(LockWaits::default()));
     }
 
     #[test]
