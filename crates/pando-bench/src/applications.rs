@@ -158,6 +158,11 @@ pub const LATENCY: &[Row] = &[Row {
     measure: latency::run,
 }];
 
+/// The command that prints the version of the PostgreSQL that rows use, if there is one.
+pub fn postgres_version() -> Option<String> {
+    postgres::program("postgres").map(|path| format!("{} --version", path.display()))
+}
+
 /// Runs a load in so many threads at once; the first error of any.
 fn in_threads(threads: u64, load: impl Fn(u64) -> Result<(), Error> + Sync) -> Result<(), Error> {
     let load = &load;

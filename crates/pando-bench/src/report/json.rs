@@ -1,5 +1,6 @@
 //! The stored form: one file a run of the program, named after time and commit, with what the machine was.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,6 +32,9 @@ pub struct Machine {
     pub storage: String,
     /// Whether FUSE may use io_uring.
     pub fuse_uring: String,
+    /// Versions of the programs that loads are, those that are installed; empty in results of before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub programs: BTreeMap<String, String>,
     /// `cold`, or `warm` where the kernel's cannot be dropped; empty in results of before.
     #[serde(default)]
     pub caches: String,
@@ -61,12 +65,34 @@ impl Machine {
             memory_kib: memory.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             storage: storage.split_whitespace().collect::<Vec<_>>().join(" "),
+            programs: programs(),
             fuse_uring: read("/sys/module/fuse/parameters/enable_uring").trim().to_owned(),
             // Elsewhere a row fails that cannot have them cold.
             caches: if options.on.is_none() || volume::can_drop_caches() { "cold" } else { "warm" }
                 .to_owned(),
         }
     }
+}
+
+/// By which name a program is told, and what prints its version.
+const PROGRAMS: [(&str, &str); 9] = [
+    ("coreutils", "cp --version"),
+    ("findutils", "find --version"),
+    ("grep", "grep --version"),
+    ("tar", "tar --version"),
+    ("git", "git --version"),
+    ("rsync", "rsync --version"),
+    ("sqlite", "sqlite3 --version"),
+    ("dovecot", "/usr/sbin/dovecot --version"),
+    ("fio", "fio --version"),
+];
+
+fn programs() -> BTreeMap<String, String> {
+    let postgres = crate::applications::postgres_version();
+    let mut commands: Vec<_> = PROGRAMS.map(|(name, command)| (name, command.to_owned())).to_vec();
+    commands.extend(postgres.map(|command| ("postgresql", command)));
+    let told = commands.into_iter().map(|(name, command)| (name.to_owned(), version(&command)));
+    told.filter(|(_, version)| !version.is_empty()).collect()
 }
 
 /// The commit that was measured, marked when there were changes on top of it.
@@ -117,4 +143,16 @@ pub fn store(results: &Results) -> Result<PathBuf, Error> {
     let document = json!({ "results": document, "summary": summary });
     at("cannot write", &path, fs::write(&path, format!("{document:#}\n")))?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_programs_are_told() {
+        let programs = programs();
+        assert!(programs["coreutils"].contains(' ') && programs["tar"].contains("tar"), "{programs:?}");
+        assert!(programs.values().all(|version| version.lines().count() == 1), "{programs:?}");
+    }
 }
