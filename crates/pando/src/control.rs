@@ -3,12 +3,13 @@
 //! The socket is named after the device number of the mount, which the kernel's table of mounts gives without asking
 //! the mount itself. A request is `{"request":"info"}`; an answer `{"ok":...}` or `{"error":"a sentence"}`. Requests:
 //!
-//! * `info`: what is mounted where, by which process.
+//! * `info`: what is mounted where, by which process; if `brief` is true, without the mounts of snapshots.
 //! * `stats`: the counters of the engine.
 //! * `usage`: who uses the space, as of the last checkpoint, or with `fresh` of one that is written for it.
 //! * `sync`: makes everything done so far durable.
 //! * `checkpoint`: writes a checkpoint.
 //! * `refuse_changes`: refuses changes, snapshots and clones included, if `refuse` is true, and no longer if it is false; answers what was so before.
+//! * `remount`: answered when no other connection remounts this mount; until this one ends, none does.
 //! * `snapshot`: with `action`, `create`, `list`, `delete` or `rollback`, and `name`; to create, `of` and `writable` too; or `diff` and `send`,
 //!   whose answers follow what they found or sent.
 //! * `receive`: makes a snapshot, called `name` if that is there, of the stream that follows in pieces; one of 0 bytes ends it.
@@ -195,7 +196,8 @@ impl Connection {
         self.send_value(&json!({ "request": request }))
     }
 
-    fn send_value(&mut self, request: &Value) -> Result<(), ControlError> {
+    /// The same with a whole request.
+    pub fn send_value(&mut self, request: &Value) -> Result<(), ControlError> {
         let line = format!("{request}\n");
         self.stream.get_mut().write_all(line.as_bytes()).map_err(|_| ControlError::Ended)
     }

@@ -308,6 +308,9 @@ fn answer(
         "mount" => Some(with_fs(&mut |fs| snapshot_mounts::mount(answerer, fs, request, talk.peer))),
         "info" => {
             let mut info = info.clone();
+            if request["brief"] == true {
+                return Some(Ok(info));
+            }
             let mountpoints = answerer.mounts.mountpoints();
             let mountpoints = mountpoints.iter().map(|path| path.to_string_lossy());
             info["snapshots"] = mountpoints.collect();

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::commands::mount;
 use crate::commands::umount::{self, Unmounted};
-use crate::control;
+use crate::control::{Connection, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
 use crate::mount_options::{MountSettings, OptionError};
 use crate::mounts;
@@ -226,33 +226,43 @@ fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
     let entry = entry.ok_or_else(|| failed("no PandoFS volume is mounted there".to_owned()))?;
     let options: Vec<VfsOption> = options.iter().filter_map(|option| VfsOption::parse(option)).collect();
     let read_only = mount_point::is_read_only(&options);
-    let ask = |request| control::request(&entry.device, request).map_err(|error| failed(error.to_string()));
-    let refuse_changes = |refuse: bool| {
-        let request = json!({ "request": "refuse_changes", "refuse": refuse });
-        let before = control::request_value(&entry.device, &request);
-        before.map(|before| before == true).map_err(|error| failed(error.to_string()))
-    };
+    let unanswered = |error: ControlError| failed(error.to_string());
+    // What is asked later is asked of the same daemon: another mount may get the device number.
+    let mut daemon = Connection::open(&entry.device).map_err(unanswered)?;
+    let refuse_changes = |refuse: bool| json!({ "request": "refuse_changes", "refuse": refuse });
+    daemon.send("remount").map_err(unanswered)?;
+    daemon.send_value(&json!({ "request": "info", "brief": true })).map_err(unanswered)?;
+    if !read_only {
+        // Before the kernel lets changes through, and behind what it still has to write. A daemon that went on refusing would
+        // have the kernel lose what programs were told is written. One that has opened the volume for reading only refuses for good.
+        daemon.send_value(&refuse_changes(false)).map_err(unanswered)?;
+    }
+    match daemon.receive() {
+        // From before an upgrade, it lets remounts through at the same time.
+        Ok(_) | Err(ControlError::Refused(_)) => {}
+        Err(error) => return Err(unanswered(error)),
+    }
     // Also where it would be made read-only: without the daemon it would be so in part.
-    let info = ask("info")?;
+    let info = daemon.receive().map_err(unanswered)?;
     if !read_only && info["read_only"] == true {
         let why = "its daemon has opened the volume for reading only; unmount it and mount it again";
         return Err(failed(why.to_owned()));
     }
-    // Before the kernel lets changes through, and behind what it still has to write. A daemon that went on refusing would have
-    // the kernel lose what programs were told is written.
-    let refused = !read_only && refuse_changes(false)?;
+    let refused = !read_only && daemon.receive().map_err(unanswered)? == true;
     if let Err(error) = mount_point::remount(&entry.mountpoint, &options) {
         if refused {
             // The first error is the one to tell.
-            let _ = refuse_changes(true);
+            let _ = daemon.send_value(&refuse_changes(true)).and_then(|()| daemon.receive());
         }
         return Err(Failure::new(error.to_string()));
     }
     if read_only {
-        refuse_changes(true).and_then(|_| ask("checkpoint")).map_err(|failure| match failure {
-            Failure::Sentence(why) => Failure::new(format!("{shown} is read-only now, but: {why}")),
-            other => other,
-        })?;
+        let mut close_to_changes = || {
+            daemon.send_value(&refuse_changes(true))?;
+            daemon.send("checkpoint")?;
+            daemon.receive().and_then(|_| daemon.receive())
+        };
+        close_to_changes().map_err(|why| Failure::new(format!("{shown} is read-only now, but: {why}")))?;
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! The daemon's end of the control socket; see [`crate::control`] for what is said on it.
 //!
-//! It holds no strong reference to the file system, so that the volume is free once the daemon has let go of it. One
-//! lock, for the list of those who wait for the end; nothing is locked while it is held.
+//! It holds no strong reference to the file system, so that the volume is free once the daemon has let go of it. Two
+//! locks: the turn of those who remount, which a client holds until its connection ends; and inside of it one for the list
+//! of those who wait for the end, with nothing locked while it is held.
 
 use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -59,6 +60,8 @@ struct Listener {
     closed: AtomicBool,
     answer: Arc<Answer>,
     end: Mutex<End>,
+    /// Of who remounts this mount: what the kernel refuses and what the daemon refuses change together.
+    turn: Mutex<()>,
     /// Threads that listen now.
     listening: AtomicUsize,
 }
@@ -96,6 +99,7 @@ impl ControlServer {
             closed: AtomicBool::default(),
             answer,
             end: Mutex::default(),
+            turn: Mutex::default(),
             listening: AtomicUsize::new(0),
         });
         let server = Self { directory: directory.to_owned(), path, inode, listener: listener.clone() };
@@ -161,7 +165,7 @@ impl Listener {
                 // Without another thread the next client waits until this one has been served.
                 let _ = self.start_thread();
             }
-            serve(stream, &*self.answer, &self.end);
+            serve(stream, self);
             if self.listening.fetch_update(Ordering::AcqRel, Ordering::Acquire, another).is_err() {
                 return;
             }
@@ -170,12 +174,14 @@ impl Listener {
 }
 
 /// Serves one client until it hangs up or says something that is no request. Only root and the daemon's own user are clients.
-fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
+fn serve(stream: UnixStream, listener: &Listener) {
     let Ok(peer) = peer(&stream) else { return };
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
         return;
     }
     let Ok(mut writer) = stream.try_clone() else { return };
+    // Ends with the connection, so also with a client that is killed.
+    let mut turn = None;
     let mut reader = BufReader::new(stream);
     loop {
         let mut request = String::new();
@@ -193,16 +199,20 @@ fn serve(stream: UnixStream, answer: &Answer, end: &Mutex<End>) {
         let name = request.as_ref().and_then(|request| request.get("request")).and_then(Value::as_str);
         let result = match name {
             // The first line says that the second will come, however soon the end is.
-            Some("wait") => match until_end(&mut writer, end) {
+            Some("wait") => match until_end(&mut writer, &listener.end) {
                 Some(outcome) => outcome.map(|()| Value::Null),
                 None => return,
             },
+            Some("remount") => {
+                turn.get_or_insert_with(|| listener.turn.lock().unwrap_or_else(PoisonError::into_inner));
+                Ok(Value::Null)
+            }
             Some(name) => {
                 let request = request.as_ref().unwrap_or(&Value::Null);
                 let mut pieces = BufWriter::with_capacity(PIECE_BYTES, Pieces(&mut writer));
                 let mut input = FromPieces::new(&mut reader);
-                let result =
-                    answer(name, request, Talk { peer: peer.pid, input: &mut input, output: &mut pieces });
+                let talk = Talk { peer: peer.pid, input: &mut input, output: &mut pieces };
+                let result = (listener.answer)(name, request, talk);
                 let result = result.unwrap_or_else(|| Err(format!("there is no request '{name}'")));
                 if pieces.flush().is_err() {
                     return;
@@ -328,6 +338,29 @@ mod tests {
         for stream in [early, late] {
             assert_eq!(read(&stream), json!({ "error": "the device is full" }));
         }
+    }
+
+    /// Those in opposite directions left the kernel read-write and the daemon refusing changes, or the reverse.
+    #[test]
+    fn who_remounts_waits_for_the_end_of_who_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let _server = server(directory.path());
+        let has_answer = |client: &UnixStream| {
+            let mut told = [PollFd::new(client, PollFlags::IN)];
+            poll(&mut told, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+        };
+        let connect = || UnixStream::connect(directory.path().join("pando/0-52.socket")).unwrap();
+        let [first, second, other] = [connect(), connect(), connect()];
+        for _again in 0..2 {
+            assert_eq!(ask(&first, "{\"request\":\"remount\"}\n"), json!({ "ok": null }));
+        }
+        (&mut &second).write_all(b"{\"request\":\"remount\"}\n").unwrap();
+        assert_eq!(ask(&other, "{\"request\":\"info\"}\n"), json!({ "ok": { "pid": 7 } }));
+        assert!(!has_answer(&second), "it is another one's turn");
+        drop(first);
+        let mut answer = String::new();
+        BufReader::new(&second).read_line(&mut answer).unwrap();
+        assert_eq!(answer, "{\"ok\":null}\n");
     }
 
     /// Each try to unmount a mount in use left a descriptor open, until there were none for other clients.

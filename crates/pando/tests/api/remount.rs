@@ -39,6 +39,34 @@ fn a_volume_that_is_remounted_read_only_takes_no_changes_at_all() {
     place.unmount();
 }
 
+/// The kernel could let changes through that the daemon refused, or the reverse.
+#[test]
+fn remounts_in_opposite_directions_leave_kernel_and_daemon_of_one_mind() {
+    let Some(place) = Place::new("remounts_in_opposite_directions_leave_kernel_and_daemon_of_one_mind")
+    else {
+        return;
+    };
+    let mount = place.directory.path().join("mount.fuse.pando");
+    symlink(env!("CARGO_BIN_EXE_pando"), &mount).unwrap();
+    place.mount();
+    fs::write(place.file(), "kept").unwrap();
+    let mountpoint = place.mountpoint().canonicalize().unwrap();
+    for round in 0..40 {
+        let options = ["remount,ro", "remount,rw", "remount,ro", "remount,rw"];
+        let start = |option| place.command(&mount, &["volume", "mnt", "-o", option]).spawn().unwrap();
+        for mut remounting in options.map(start) {
+            assert!(remounting.wait().unwrap().success());
+        }
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = mountinfo.lines().find(|line| line.split(' ').nth(4) == mountpoint.to_str()).unwrap();
+        let is_read_only = line.rsplit(' ').next().unwrap().split(',').any(|option| option == "ro");
+        let cloned = place.pando(&["clone", "mnt/file", &format!("mnt/copy{round}")]);
+        let is_refused = cloned.status() != 0;
+        assert_eq!(is_refused, is_read_only, "{line}: {}", cloned.stderr());
+    }
+    place.unmount();
+}
+
 /// They were refused, also by a remount that took the one from what is mounted.
 #[test]
 fn what_mount_takes_for_any_file_system_is_taken() {
