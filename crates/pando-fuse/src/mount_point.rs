@@ -190,6 +190,17 @@ impl Appearance<'_> {
     }
 }
 
+/// Fails where mounting is of no use. What a killed daemon of ours left mounted there stays, and is no reason.
+pub fn check(mountpoint: &Path) -> Result<(), MountError> {
+    let refuse = |error| MountError::MountPoint { path: mountpoint.to_owned(), why: io_text(&error) };
+    match mountpoint.metadata() {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(refuse(Errno::NOTDIR.into())),
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => Ok(()),
+        Err(error) => Err(refuse(error)),
+    }
+}
+
 /// The mount point as an absolute path without symbolic links, if it is a directory. What a killed daemon of ours left
 /// mounted there is taken away.
 pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {

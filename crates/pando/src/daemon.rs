@@ -17,7 +17,7 @@ use pando_device::{Access, Claim, DeviceError, FileDevice};
 use pando_engine::Options;
 use pando_fs::clock::{Clock, SystemClock};
 use pando_fs::{FileSystem, Operations};
-use pando_fuse::{MountError, MountOptions, Notifier, Session, Unmounter, VfsOption};
+use pando_fuse::{MountError, MountOptions, Notifier, Session, Unmounter, VfsOption, mount_point};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -68,35 +68,17 @@ pub fn serve(service: Service) -> Result<()> {
     let log = Arc::new(if service.background { Log::background() } else { Log::Foreground });
     let of_panics = log.clone();
     stop_on_panic(move |sentence| of_panics.error(sentence));
+    // Before anything is written to the volume.
+    mount_point::check(&service.mountpoint).map_err(|error| Failure::new(error.to_string()))?;
     let (fs, claim) = open(&service)?;
     if service.background && !is_waited_for() {
         return close(fs)
             .map_err(|error| Failure::new(format!("cannot close {}: {error}", service.volume.display())));
     }
-    let mounts = Arc::new(SnapshotMounts::default());
-    // From before there is a mount: one that nobody serves would be left. Should mounting hang, only SIGKILL ends it.
-    let signals = signals()?;
-    let session = mount(&service, fs.clone(), claim, mounts.clone(), log.clone())?;
-    let unmounter = session.unmounter();
-    let answerer = Arc::new(Answerer {
-        volume: service.volume.clone(),
-        fs: Arc::downgrade(&fs),
-        kernel: session.notifier(),
-        live: unmounter.clone(),
-        mounts,
-        log: log.clone(),
-    });
-
-    let control = start_control(&answerer, &session, service.settings.snapshot.as_deref(), &service.settings);
-    stop_on_signals(signals, unmounter.clone(), answerer.clone(), log.clone())?;
-    if service.background {
-        let is_heard = detach(log.clone())
-            .map_err(|error| Failure::new(format!("cannot detach from the terminal: {}", io_text(&error))))?;
-        if !is_heard {
-            // As if told to end; should that fail, there is a mount that nobody waits for, and which can be unmounted.
-            let _ = signal_hook::low_level::raise(SIGTERM);
-        }
-    }
+    let (session, answerer, control) = start(&service, &fs, claim, &log).inspect_err(|_| {
+        // Else the next mount would replay the log. The first error is the one to tell.
+        let _ = fs.close();
+    })?;
 
     let served = session.run();
     if let Some(control) = &control {
@@ -116,6 +98,39 @@ pub fn serve(service: Service) -> Result<()> {
         log.error(failure);
     }
     if failures.is_empty() { Ok(()) } else { Err(Failure::new(failures.join("; "))) }
+}
+
+/// Mounts what is open, and answers those who ask about it.
+fn start(
+    service: &Service,
+    fs: &Arc<FileSystem>,
+    claim: Option<Arc<Claim>>,
+    log: &Arc<Log>,
+) -> Result<(Session, Arc<Answerer>, Option<ControlServer>)> {
+    let mounts = Arc::new(SnapshotMounts::default());
+    // From before there is a mount: one that nobody serves would be left. Should mounting hang, only SIGKILL ends it.
+    let signals = signals()?;
+    let session = mount(service, fs.clone(), claim, mounts.clone(), log.clone())?;
+    let unmounter = session.unmounter();
+    let answerer = Arc::new(Answerer {
+        volume: service.volume.clone(),
+        fs: Arc::downgrade(fs),
+        kernel: session.notifier(),
+        live: unmounter.clone(),
+        mounts,
+        log: log.clone(),
+    });
+    let control = start_control(&answerer, &session, service.settings.snapshot.as_deref(), &service.settings);
+    stop_on_signals(signals, unmounter.clone(), answerer.clone(), log.clone())?;
+    if service.background {
+        let is_heard = detach(log.clone())
+            .map_err(|error| Failure::new(format!("cannot detach from the terminal: {}", io_text(&error))))?;
+        if !is_heard {
+            // As if told to end; should that fail, there is a mount that nobody waits for, and which can be unmounted.
+            let _ = signal_hook::low_level::raise(SIGTERM);
+        }
+    }
+    Ok((session, answerer, control))
 }
 
 /// Memory that nobody has to wait for, unless little memory is wanted.

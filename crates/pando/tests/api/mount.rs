@@ -90,6 +90,13 @@ impl Place {
         self.pando(&["umount", "mnt"]).expect_success();
     }
 
+    /// Whether the volume, which is not mounted, was closed.
+    pub fn is_clean(&self) -> bool {
+        let info = self.pando(&["info", "--json", "volume"]);
+        info.expect_success();
+        serde_json::from_slice::<Value>(&info.output.stdout).unwrap()["clean"] == true
+    }
+
     /// All that is mounted in its directory.
     pub fn mountpoints(&self) -> Vec<PathBuf> {
         let directory = self.directory.path().canonicalize().unwrap();
@@ -224,9 +231,7 @@ fn what_was_synced_survives_a_killed_daemon() {
     assert_eq!(fs::read_to_string(place.file()).unwrap(), "synced");
     place.signal(place.daemon(), Signal::KILL, true);
     // Nobody has the volume, and both were refused.
-    let info = place.pando(&["info", "--json", "volume"]);
-    info.expect_success();
-    assert_eq!(serde_json::from_slice::<Value>(&info.output.stdout).unwrap()["clean"], false);
+    assert!(!place.is_clean());
     let no_snapshot = place.pando(&["mount", "-o", "snapshot=monday", "volume", "mnt"]);
     no_snapshot.expect_failure(1, "there is no snapshot monday");
     let unmounted = place.pando(&["umount", "mnt"]);
@@ -401,9 +406,7 @@ fn a_mount_that_is_interrupted_does_not_come() {
     drop(reader);
     assert!(daemon.wait().unwrap().success());
     assert!(!place.is_mounted());
-    let info = place.pando(&["info", "--json", "volume"]);
-    info.expect_success();
-    assert_eq!(serde_json::from_slice::<Value>(&info.output.stdout).unwrap()["clean"], true);
+    assert!(place.is_clean());
 }
 
 /// The daemon kept what the shell that called it had open, and with it a lock, until the volume was unmounted.
@@ -426,6 +429,11 @@ fn refusals_are_one_sentence() {
     place.pando(&["mount", "-o", "ro,frobnicate", "volume", "mnt"]).expect_failure(2, "'frobnicate'");
     place.pando(&["mount", "--cache", "512", "volume", "mnt"]).expect_failure(2, "at least 16M");
     place.pando(&["mount", "-o", "cache=4M", "volume", "mnt"]).expect_failure(2, "4.0M is too small");
+    // Refused by the kernel, and not before the volume is open.
+    let no_fuse = "mount --bind /dev/null /dev/fuse && exec \"$0\" mount volume mnt";
+    let refused = ["--mount", "sh", "-c", no_fuse, env!("CARGO_BIN_EXE_pando")];
+    place.run(Path::new("unshare"), &refused).expect_failure(1, "mnt: invalid argument");
+    assert!(place.is_clean(), "nobody has used it");
     place.mount();
     fs::create_dir(place.directory.path().join("other")).unwrap();
     place.pando(&["mount", "volume", "other"]).expect_failure(1, "is mounted on");
