@@ -116,8 +116,18 @@ const VFS_OPTIONS: &[VfsOption] = &[
     option("nosymfollow", MountFlags::NOSYMFOLLOW, NONE),
 ];
 
-/// Those that fusermount3 may refuse, and that are none of safety.
-const NOT_OF_HELPER: &[&str] = &["lazytime", "nolazytime", "symfollow"];
+/// Those that fusermount3 may refuse, and that are none of safety. Times of access are not kept anyway.
+const NOT_OF_HELPER: &[&str] = &[
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "symfollow",
+];
 
 impl VfsOption {
     /// The option of this name, if the kernel has it for any file system.
@@ -182,7 +192,11 @@ impl Appearance<'_> {
             names.push("default_permissions".into());
         }
         // What a later one takes back need not be known to it.
-        let amount_to = flags(self.vfs_options);
+        let mut amount_to = flags(self.vfs_options);
+        if amount_to.contains(MountFlags::STRICTATIME) {
+            // As in the kernel, whatever the order.
+            amount_to -= MountFlags::NOATIME;
+        }
         let known =
             |option: &&VfsOption| amount_to.contains(option.set) && !NOT_OF_HELPER.contains(&option.name);
         names.extend(self.vfs_options.iter().filter(known).map(|option| option.name.to_owned()));
@@ -457,6 +471,11 @@ mod tests {
         };
         assert_eq!(told(&["nosymfollow", "nosuid", "symfollow", "lazytime"]), ["nosuid"]);
         assert_eq!(told(&["symfollow", "nosymfollow", "rw"]), ["nosymfollow", "rw"]);
+        let of_access = ["diratime", "nodiratime", "relatime", "norelatime", "nostrictatime"];
+        assert_eq!(told(&of_access), [""; 0]);
+        assert_eq!(told(&["noatime", "relatime"]), ["noatime"]);
+        assert_eq!(told(&["strictatime", "noatime"]), [""; 0]);
+        assert_eq!(told(&["strictatime", "noatime", "nostrictatime"]), ["noatime"]);
     }
 
     #[test]
