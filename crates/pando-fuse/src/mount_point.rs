@@ -5,11 +5,12 @@
 //! What is kept on a block device is mounted as such (`fuseblk`) by a process that may call mount(2), from Linux 6.18 on: then the kernel passes on sync(2)
 //! and syncfs(2), and its unmount ends when the file system has been closed (DESTROY). Everything else is mounted as `fuse`.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -180,11 +181,15 @@ pub(crate) struct Appearance<'a> {
 }
 
 impl Appearance<'_> {
-    /// The options for fusermount3, which takes all by name.
-    fn names(&self) -> Vec<String> {
-        let source = self.source.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,");
-        let mut names = vec![format!("fsname={source}"), "subtype=pando".into()];
-        names.push(format!("max_read={REQUEST_BYTES_MAX}"));
+    /// The options for fusermount3, which takes all by name, and the source among them.
+    fn names(&self) -> Vec<Vec<u8>> {
+        let mut source = b"fsname=".to_vec();
+        for &byte in self.source.as_os_str().as_bytes() {
+            source.extend(matches!(byte, b'\\' | b',').then_some(b'\\'));
+            source.push(byte);
+        }
+        let mut names = vec![source, "subtype=pando".into()];
+        names.push(format!("max_read={REQUEST_BYTES_MAX}").into());
         if self.allow_other {
             names.push("allow_other".into());
         }
@@ -199,7 +204,7 @@ impl Appearance<'_> {
         }
         let known =
             |option: &&VfsOption| amount_to.contains(option.set) && !NOT_OF_HELPER.contains(&option.name);
-        names.extend(self.vfs_options.iter().filter(known).map(|option| option.name.to_owned()));
+        names.extend(self.vfs_options.iter().filter(known).map(|option| option.name.into()));
         names
     }
 }
@@ -308,7 +313,8 @@ fn mount_through_helper(mountpoint: &Path, look: &Appearance<'_>) -> Result<Owne
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|errno| no_helper(errno.into()))?;
     let mut command = Command::new("fusermount3");
-    command.arg("-o").arg(look.names().join(",")).arg("--").arg(mountpoint);
+    let options = OsString::from_vec(look.names().join(&b','));
+    command.arg("-o").arg(options).arg("--").arg(mountpoint);
     command.env("LC_ALL", "C").env("_FUSE_COMMFD", "0");
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
     let helper = command.spawn().map_err(no_helper)?;
@@ -451,6 +457,8 @@ pub(crate) fn set_read_ahead(device: &str, bytes: u32) {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     fn parse(names: &[&str]) -> Vec<VfsOption> {
@@ -459,15 +467,20 @@ mod tests {
 
     #[test]
     fn the_helper_is_told_what_options_amount_to() {
-        let told = |names| {
+        let told = |source: &[u8], names| {
             let look = Appearance {
-                source: Path::new("disk.img"),
+                source: Path::new(OsStr::from_bytes(source)),
                 claim: None,
                 vfs_options: &parse(names),
                 allow_other: false,
                 default_permissions: false,
             };
-            look.names().split_off(3)
+            look.names()
+        };
+        assert_eq!(told(b"/a,b\\\xff", &[])[0], b"fsname=/a\\,b\\\\\xff");
+        let told = |names| {
+            let options = told(b"disk.img", names).split_off(3);
+            options.into_iter().map(|option| String::from_utf8(option).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(told(&["nosymfollow", "nosuid", "symfollow", "lazytime"]), ["nosuid"]);
         assert_eq!(told(&["symfollow", "nosymfollow", "rw"]), ["nosymfollow", "rw"]);

@@ -9,6 +9,7 @@ mod log;
 mod snapshot_mounts;
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
@@ -30,6 +31,7 @@ use self::snapshot_mounts::SnapshotMounts;
 use crate::control;
 use crate::failure::{Failure, Result, errno_text, io_text, stop_on_panic};
 use crate::mount_options::{MountSettings, Technique};
+use crate::output::put_name;
 use crate::{memory, mounts, snapshots, usage};
 
 /// Whose cache is smaller wants little memory used more than speed.
@@ -275,17 +277,19 @@ fn start_control(
     settings: &MountSettings,
 ) -> Option<ControlServer> {
     let unmounter = session.unmounter();
-    let info = json!({
+    let mut info = json!({
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
-        "volume": answerer.volume.to_string_lossy(),
         "snapshot": snapshot,
-        "mountpoint": unmounter.mountpoint().to_string_lossy(),
         "device": unmounter.device(),
         "read_only": snapshot.is_some() || settings.is_read_only(),
         "writeback": settings.collects_writes(),
         "transport": session.transport().name(),
     });
+    if let Some(info) = info.as_object_mut() {
+        put_name(info, "volume", answerer.volume.as_os_str().as_bytes());
+        put_name(info, "mountpoint", unmounter.mountpoint().as_os_str().as_bytes());
+    }
     let log = answerer.log.clone();
     let answerer = answerer.clone();
     let answer =

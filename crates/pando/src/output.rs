@@ -4,7 +4,10 @@
 //! no name can drive the terminal; where a program reads (a pipe), names go out as they are. In JSON a name that is no
 //! UTF-8 is given with U+FFFD in place of the bad bytes, and exactly in a second field in hexadecimal.
 
+use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -114,6 +117,11 @@ pub fn exact_name(object: &Value, field: &str) -> Vec<u8> {
     pairs.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
+/// The same as a path; `None` if there is none.
+pub fn exact_path(object: &Value, field: &str) -> Option<PathBuf> {
+    object[field].is_string().then(|| OsString::from_vec(exact_name(object, field)).into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +141,10 @@ mod tests {
         put_name(&mut object, "name", b"a\xfe");
         assert_eq!(object["name"], "a\u{fffd}");
         assert_eq!(object["name_hex"], "61fe");
+        let object = object.into();
+        assert_eq!(exact_name(&object, "name"), b"a\xfe");
+        assert_eq!(exact_path(&object, "name"), Some(OsString::from_vec(b"a\xfe".into()).into()));
+        assert_eq!(exact_path(&object, "other"), None);
         let mut object = Map::new();
         put_name(&mut object, "name", b"a\n");
         assert_eq!(object["name"], "a\n");

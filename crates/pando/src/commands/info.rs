@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::commands::format::uuid;
 use crate::control;
 use crate::failure::{Failure, Result, Status};
-use crate::output::{Output, put_name, shown};
+use crate::output::{Output, exact_path, put_name, shown};
 use crate::raw::RawVolume;
 use crate::size::human;
 use crate::time::{DateTime, from_epoch};
@@ -79,7 +79,7 @@ pub fn run(args: &InfoArgs) -> Result<Status> {
 fn volume_of(mount: &MountEntry) -> PathBuf {
     let info = control::request(&mount.device, "info").unwrap_or_default();
     let is_snapshot = info["snapshot"].is_string();
-    info["volume"].as_str().filter(|_| is_snapshot).map_or_else(|| mount.source.clone(), PathBuf::from)
+    exact_path(&info, "volume").filter(|_| is_snapshot).unwrap_or_else(|| mount.source.clone())
 }
 
 /// How the daemon of a mount talks with the kernel, if it answers.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::control::{self, Connection, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
 use crate::mounts;
-use crate::output::shown as output_shown;
+use crate::output::{exact_path, shown as output_shown};
 
 /// After this time the user is told what is waited for: the daemon, or who keeps the volume from being closed.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -203,7 +203,7 @@ fn shown_daemon(daemon: &Connection) -> String {
 
 /// The mounts of snapshots, by what and where, without whose end a volume is not closed: its own mount is gone.
 fn keeping_open(gone: &MountEntry, info: &Value) -> Vec<(String, String)> {
-    let volume = info["volume"].as_str().map_or(gone.source.clone(), PathBuf::from);
+    let volume = exact_path(info, "volume").unwrap_or_else(|| gone.source.clone());
     let mut mounted = mount_table::mounted().unwrap_or_default();
     mounted.retain(|mount| mount.device != gone.device && mounts::is_of(mount, &volume));
     if mounted.iter().any(|mount| mount.source == volume) {
