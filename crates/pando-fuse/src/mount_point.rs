@@ -176,6 +176,7 @@ pub(crate) struct Appearance<'a> {
     /// If the source is a block device that the kernel may claim for the mount.
     pub(crate) claim: Option<&'a Claim>,
     pub(crate) vfs_options: &'a [VfsOption],
+    pub(crate) contexts: &'a [String],
     pub(crate) allow_other: bool,
     pub(crate) default_permissions: bool,
 }
@@ -205,7 +206,29 @@ impl Appearance<'_> {
         let known =
             |option: &&VfsOption| amount_to.contains(option.set) && !NOT_OF_HELPER.contains(&option.name);
         names.extend(self.vfs_options.iter().filter(known).map(|option| option.name.into()));
+        names.extend(self.contexts.iter().map(|context| context.as_bytes().into()));
         names
+    }
+
+    /// What mount(2) is told beside the flags.
+    fn data(&self, device: &File) -> String {
+        let mut data = format!(
+            "fd={},rootmode=40000,user_id={},group_id={},max_read={REQUEST_BYTES_MAX}",
+            device.as_raw_fd(),
+            rustix::process::getuid().as_raw(),
+            rustix::process::getgid().as_raw(),
+        );
+        if self.allow_other {
+            data.push_str(",allow_other");
+        }
+        if self.default_permissions {
+            data.push_str(",default_permissions");
+        }
+        for context in self.contexts {
+            data.push(',');
+            data.push_str(context);
+        }
+        data
     }
 }
 
@@ -262,20 +285,18 @@ fn mount_directly(
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    let mut data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},max_read={REQUEST_BYTES_MAX}",
-        device.as_raw_fd(),
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw(),
-    );
-    if look.allow_other {
-        data.push_str(",allow_other");
-    }
-    if look.default_permissions {
-        data.push_str(",default_permissions");
-    }
+    let data = look.data(&device);
+    let refused = |errno: Errno| match look.contexts {
+        [context, ..] if errno == Errno::INVAL => {
+            let why = format!(
+                "invalid argument; there may be no SELinux for '{context}', or it knows no such label"
+            );
+            MountError::Refused { action: "mount", path: mountpoint.to_owned(), why }
+        }
+        _ => refuse("mount", mountpoint, &errno.into()),
+    };
     let mount = |kind: &str, data: &str| {
-        let data = CString::new(data).expect("numbers and names hold no NUL");
+        let data = CString::new(data).map_err(|_| Errno::INVAL)?;
         rustix::mount::mount(look.source, mountpoint, kind, flags(look.vfs_options), &*data)
     };
     if let Some(claim) = look.claim.filter(|_| has_good_block_mounts()) {
@@ -290,7 +311,7 @@ fn mount_directly(
     match mount(FILE_SYSTEM_TYPE, &data) {
         Ok(()) => Ok(Some(device.into())),
         Err(Errno::PERM) => Ok(None),
-        Err(errno) => Err(refuse("mount", mountpoint, &errno.into())),
+        Err(errno) => Err(refused(errno)),
     }
 }
 
@@ -472,10 +493,15 @@ mod tests {
                 source: Path::new(OsStr::from_bytes(source)),
                 claim: None,
                 vfs_options: &parse(names),
+                contexts: &["fscontext=l".to_owned()],
                 allow_other: false,
                 default_permissions: false,
             };
-            look.names()
+            let data = look.data(&File::open("/dev/null").unwrap());
+            assert!(data.ends_with(",fscontext=l"), "{data}");
+            let mut names = look.names();
+            assert_eq!(names.pop().as_deref(), Some(&b"fscontext=l"[..]));
+            names
         };
         assert_eq!(told(b"/a,b\\\xff", &[])[0], b"fsname=/a\\,b\\\\\xff");
         let told = |names| {

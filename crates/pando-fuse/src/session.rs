@@ -72,6 +72,8 @@ pub struct MountOptions {
     pub unmounted: Option<Unmounted>,
     /// Options that the kernel keeps itself; later ones win.
     pub vfs_options: Vec<VfsOption>,
+    /// Options that the kernel gives to SELinux, such as `context=LABEL`. It refuses them where there is none, and fusermount3 always.
+    pub contexts: Vec<String>,
     /// Other users than the one who mounts get in.
     pub allow_other: bool,
     /// The kernel checks permission bits. Without it everyone who gets in may do everything.
@@ -104,6 +106,7 @@ impl MountOptions {
             claim: None,
             unmounted: None,
             vfs_options: Vec::new(),
+            contexts: Vec::new(),
             allow_other: rustix::process::geteuid().is_root(),
             default_permissions: true,
             writeback: false,
@@ -182,6 +185,7 @@ impl Session {
             source: &options.source,
             claim: options.claim.as_deref(),
             vfs_options: &options.vfs_options,
+            contexts: &options.contexts,
             allow_other: options.allow_other,
             default_permissions: options.default_permissions,
         };

@@ -238,6 +238,7 @@ fn mount_options(
 ) -> MountOptions {
     let mut options = MountOptions::new(source);
     options.vfs_options = settings.vfs_options.clone();
+    options.contexts = settings.contexts.clone();
     if is_snapshot {
         options.vfs_options.extend(VfsOption::parse("ro"));
     }

@@ -21,7 +21,7 @@ use crate::commands::mount;
 use crate::commands::umount::{self, Unmounted};
 use crate::control::{Connection, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
-use crate::mount_options::{MountSettings, OptionError};
+use crate::mount_options::{MountSettings, OptionError, split};
 use crate::mounts;
 
 /// Exit status of mount(8) and umount(8) for a mount or an unmount that failed.
@@ -41,10 +41,6 @@ const OF_THE_KERNEL: &[&str] = &[
     "fsname=",
     "subtype=",
     "seclabel",
-    "context=",
-    "fscontext=",
-    "defcontext=",
-    "rootcontext=",
 ];
 
 /// What both are told, most of which they need not know.
@@ -131,8 +127,8 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         );
         return ExitCode::from(USAGE);
     }
-    let options = args.options.iter().flat_map(|list| list.split(','));
-    let mut options: Vec<String> = options.map(|option| option.trim().to_owned()).collect();
+    let mut options: Vec<String> =
+        args.options.iter().flat_map(|list| split(list)).map(str::to_owned).collect();
     let before = options.len();
     options.retain(|option| option != "remount");
     let is_remount = options.len() < before;

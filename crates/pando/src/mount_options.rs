@@ -11,6 +11,8 @@ use crate::size;
 pub struct MountSettings {
     /// Options that the kernel keeps, in the order given; later ones win.
     pub vfs_options: Vec<VfsOption>,
+    /// What SELinux is told of the labels of files: options that it takes of the kernel's mount.
+    pub contexts: Vec<String>,
     /// Whether other users get in; without a word about it, if root mounts.
     pub allow_other: Option<bool>,
     /// The kernel checks permission bits.
@@ -78,6 +80,7 @@ impl Default for MountSettings {
     fn default() -> Self {
         Self {
             vfs_options: Vec::new(),
+            contexts: Vec::new(),
             allow_other: None,
             default_permissions: true,
             writeback: false,
@@ -135,14 +138,30 @@ const NOT_FOR_US: &[&str] = &[
     "users",
     "nousers",
     "owner",
+    "noowner",
     "group",
+    "nogroup",
+    "uhelper",
+    "helper",
     "_netdev",
     "nofail",
     "silent",
     "loud",
     "iversion",
     "noiversion",
+    "nomand",
 ];
+
+/// The options of a list. A comma in a value in quotes is none between two: security contexts hold such.
+pub fn split(list: &str) -> impl Iterator<Item = &str> {
+    let (mut before, mut quoted) = (',', false);
+    let options = list.split(move |c| {
+        quoted = if quoted { c != '"' } else { c == '"' && before == '=' };
+        before = c;
+        c == ',' && !quoted
+    });
+    options.map(str::trim)
+}
 
 /// With less than a few nodes in memory every change waits until the last one has left it.
 pub const CACHE_BYTES_MIN: u64 = 16 << 20;
@@ -166,10 +185,7 @@ fn bytes_text(bytes: u64) -> String {
 impl MountSettings {
     /// Adds a list of options separated by commas.
     pub fn add(&mut self, list: &str) -> Result<(), OptionError> {
-        list.split(',')
-            .map(str::trim)
-            .filter(|option| !option.is_empty())
-            .try_for_each(|option| self.add_one(option))
+        split(list).filter(|option| !option.is_empty()).try_for_each(|option| self.add_one(option))
     }
 
     /// Whether changes are refused.
@@ -198,6 +214,9 @@ impl MountSettings {
             ("no_default_permissions", None) => self.default_permissions = false,
             ("writeback", None) => self.writeback = true,
             ("writethrough", None) => self.writeback = false,
+            ("context" | "fscontext" | "defcontext" | "rootcontext", Some(_)) => {
+                self.contexts.push(option.to_owned());
+            }
             ("discard", None) => self.discard = true,
             ("nodiscard", None) => self.discard = false,
             ("show_snapshots", None) => self.show_snapshots = true,
@@ -268,6 +287,12 @@ mod tests {
         assert!(of_snapshot.is_read_only() && of_snapshot.snapshot.as_deref() == Some("a b"));
         assert_eq!(settings.commit_interval, Some(Duration::from_millis(500)));
         assert_eq!(settings.checkpoint_interval, Some(Duration::from_secs(30)));
+        let of_others = "nomand,noowner,nogroup,owner,group,users,uhelper=udisks2,helper=systemd,comment=a";
+        assert_eq!(parsed(of_others).unwrap(), MountSettings::default());
+        let labelled = r#"nosuid,context="a:b:c:s0:c1,c2",ro,fscontext=d,snapshot=e"f,noexec"#;
+        let labelled = parsed(labelled).unwrap();
+        assert_eq!(labelled.contexts, [r#"context="a:b:c:s0:c1,c2""#, "fscontext=d"]);
+        assert_eq!((labelled.vfs_options.len(), labelled.snapshot.as_deref()), (3, Some(r#"e"f"#)));
     }
 
     #[test]

@@ -59,6 +59,8 @@ Mount options:
   noatime, nosuid, nodev, noexec, nosymfollow, lazytime, and their opposites: as for any mount
   dirsync, sync            have changes of names, or all changes, durable before they are answered; `mount -o remount`
                            changes that for write(2) alone
+  context=LABEL, fscontext=, defcontext=, rootcontext=: what SELinux, where there is one, is told of the labels of files;
+                           root's mounts only
   allow_other              let other users in (default if root mounts); no_allow_other does not
   no_default_permissions   do not check permission bits
   writeback                let the kernel collect small writes
