@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::Error;
 use crate::betree::interior::Placed;
 use crate::cache::write_back::Cause;
 
@@ -120,6 +121,8 @@ counters! {
     parts_read_ahead,
     /// Bytes read from the device for nodes.
     bytes_read,
+    /// Reads of nodes and parts that failed: the device gave an error, or what lay there is damaged.
+    reads_failed,
     /// Nodes written.
     nodes_written,
     /// Bytes written for checkpoints: nodes.
@@ -158,6 +161,13 @@ impl Counters {
         self.gotos_converted.fetch_add(1, Ordering::Relaxed);
         if placed == Placed::EdgeForSeveral {
             self.gotos_spanning.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a read that failed, if it did because of what was read.
+    pub(crate) fn count_failed_read(&self, error: &Error) {
+        if error.is_unreadable() {
+            self.reads_failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -3,12 +3,14 @@
 //! The socket is named after the device number of the mount, which the kernel's table of mounts gives without asking
 //! the mount itself. A request is `{"request":"info"}`; an answer `{"ok":...}` or `{"error":"a sentence"}`. Requests:
 //!
-//! * `info`: what is mounted where, by which process; if `brief` is true, without the mounts of snapshots.
-//! * `stats`: the counters of the engine.
+//! * `info`: what is mounted where, by which process, and as `failure` why the volume takes no changes any more; if `brief` is true, without
+//!   the mounts of snapshots.
+//! * `stats`: the counters of the engine, and the same `failure`.
 //! * `usage`: who uses the space, as of the last checkpoint, or with `fresh` of one that is written for it.
 //! * `sync`: makes everything done so far durable.
 //! * `checkpoint`: writes a checkpoint.
-//! * `refuse_changes`: refuses changes, snapshots and clones included, if `refuse` is true, and no longer if it is false; answers what was so before.
+//! * `refuse_changes`: refuses changes, snapshots and clones included, if `refuse` is true, and no longer if it is false, which an engine
+//!   that has failed does not allow; answers what was so before.
 //! * `remount`: answered when no other connection remounts this mount; until this one ends, none does.
 //! * `snapshot`: with `action`, `create`, `list`, `delete` or `rollback`, and `name`; to create, `of` and `writable` too; or `diff` and `send`,
 //!   whose answers follow what they found or sent.

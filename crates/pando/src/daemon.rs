@@ -67,7 +67,7 @@ pub fn serve(service: Service) -> Result<()> {
     }
     pando_device::program::read_whole();
     let _memory = memory_ahead(&service.settings);
-    let log = Arc::new(if service.background { Log::background() } else { Log::Foreground });
+    let log = Arc::new(if service.background { Log::background() } else { Log::foreground() });
     let of_panics = log.clone();
     stop_on_panic(move |sentence| of_panics.error(sentence));
     // Before anything is written to the volume.
@@ -253,7 +253,7 @@ fn mount_options(
     let wanted = !is_snapshot && !settings.without.contains(&Technique::FilesAhead);
     options.files_ahead = wanted.then(|| PathBuf::from("/proc/self/exe"));
     options.transport = settings.transport;
-    options.report = Arc::new(move |sentence| log.error(sentence));
+    options.report = Arc::new(move |sentence| log.report(sentence));
     options
 }
 
@@ -328,6 +328,7 @@ fn answer(
         "mount" => Some(with_fs(&mut |fs| snapshot_mounts::mount(answerer, fs, request, talk.peer))),
         "info" => {
             let mut info = info.clone();
+            info["failure"] = answerer.fs.upgrade().and_then(|fs| fs.engine().failure()).into();
             if request["brief"] == true {
                 return Some(Ok(info));
             }
@@ -340,7 +341,10 @@ fn answer(
         }
         "stats" => Some(with_fs(&mut |fs| {
             let counters = fs.engine().stats().named().into_iter();
-            Ok(counters.map(|(name, number)| (name.to_owned(), Value::from(number))).collect())
+            let mut stats: Value =
+                counters.map(|(name, number)| (name.to_owned(), Value::from(number))).collect();
+            stats["failure"] = fs.engine().failure().into();
+            Ok(stats)
         })),
         "usage" => {
             let fresh = request["fresh"].as_bool().unwrap_or_default();
@@ -349,10 +353,13 @@ fn answer(
         "sync" => Some(with_fs(&mut |fs| done(fs.sync()))),
         // It refuses them for good.
         "refuse_changes" if info["read_only"] == true => Some(Ok(true.into())),
-        "refuse_changes" => Some(with_fs(&mut |fs| match request["refuse"].as_bool() {
-            Some(refuse) => Ok(fs.refuse_changes(refuse).into()),
-            None => Err("the request lacks 'refuse'".to_owned()),
-        })),
+        "refuse_changes" => {
+            Some(with_fs(&mut |fs| match (request["refuse"].as_bool(), fs.engine().failure()) {
+                (Some(false), Some(why)) => Err(format!("the volume takes no changes any more: {why}")),
+                (Some(refuse), _) => Ok(fs.refuse_changes(refuse).into()),
+                (None, _) => Err("the request lacks 'refuse'".to_owned()),
+            }))
+        }
         // Nothing to write.
         "checkpoint" if info["read_only"] == true => Some(Ok(Value::Null)),
         "checkpoint" => Some(with_fs(&mut |fs| done(fs.engine().checkpoint().map_err(Into::into)))),
@@ -449,7 +456,7 @@ fn detach(log: Arc<Log>) -> std::io::Result<bool> {
     std::thread::Builder::new().name("pando-stderr".into()).spawn(move || {
         for line in BufReader::new(said).split(b'\n').map_while(std::io::Result::ok) {
             let line = String::from_utf8_lossy(&line);
-            log.error(line.strip_prefix("pando: ").unwrap_or(&line));
+            log.report(line.strip_prefix("pando: ").unwrap_or(&line));
         }
     })?;
     let mut stdout = std::io::stdout();

@@ -131,7 +131,7 @@ impl Volume {
             let header = match header {
                 // What lay there was written over after the node had moved: look it up again.
                 Err(Error::Damaged { .. }) if self.table.generation(id) != Some(entry.generation) => continue,
-                header => header?,
+                header => header.inspect_err(|error| self.stats.count_failed_read(error))?,
             };
             let mut state = self.node_of(header, entry.clone());
             let mut shard = self.cache.shard(id).lock();
@@ -232,7 +232,7 @@ impl Volume {
     /// their bytes in memory: none if somebody else has read the part.
     pub(crate) fn load_part(&self, node: &NodeRef, index: usize) -> Result<(Range<usize>, usize)> {
         match self.claim_run(node, index, InFlight::claim) {
-            Some(run) => self.load_run(node, run),
+            Some(run) => self.load_run(node, run).inspect_err(|error| self.stats.count_failed_read(error)),
             None => Ok((index..index, 0)),
         }
     }

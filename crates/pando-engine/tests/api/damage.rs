@@ -51,7 +51,9 @@ fn a_damaged_leaf_costs_its_own_keys_only() {
     let device = Arc::new(MemoryDevice::from_bytes(bytes));
     let engine = open(&device, options());
     let get = |number: u32| engine.waiting(|| engine.get(Tree::Metadata, &key(number)));
+    assert_eq!(engine.stats().reads_failed, 0);
     assert!(matches!(get(1000), Err(Error::Damaged { .. })), "{:?}", get(1000));
+    assert_eq!(engine.stats().reads_failed, 1);
     let lost = (0..KEYS).filter(|number| get(*number).is_err()).count();
     assert!((1..100).contains(&lost), "{lost} keys of {KEYS} are lost with one basement node");
 

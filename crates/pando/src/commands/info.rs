@@ -36,7 +36,8 @@ pub struct InfoArgs {
     /// An image file, a block device, or a directory that a volume is mounted on.
     #[arg(value_name = "PATH|MOUNTPOINT")]
     path: PathBuf,
-    /// Print a JSON object; if another process has the volume for itself, `in_use` says so, and what cannot be told is null.
+    /// Print a JSON object; if another process has the volume for itself, `in_use` says so, and what cannot be told is null. If a mounted volume takes
+    /// no changes any more, `failure` says why.
     #[arg(long)]
     json: bool,
 }
@@ -55,15 +56,18 @@ pub fn run(args: &InfoArgs) -> Result<Status> {
         None if in_use.is_some() => (None, None),
         None => space_of_volume(&volume).map(|(space, usage)| (Some(space), usage))?,
     };
-    let transport = mount.as_ref().and_then(transport_of);
+    let daemon = mount.as_ref().and_then(|mount| control::request(&mount.device, "info").ok());
+    let of_daemon = |field: &str| daemon.as_ref()?.get(field)?.as_str();
+    let (transport, failure) = (of_daemon("transport"), of_daemon("failure"));
     let mut output = Output::new();
     if args.json {
         let mut object = to_json(&volume, mount.as_ref(), transport, &superblock, space);
         object["usage"] = usage.unwrap_or_default();
         object["in_use"] = json!(in_use);
+        object["failure"] = json!(failure);
         output.json(&object)?;
     } else {
-        print(&mut output, &volume, mount.as_ref(), &superblock, space, in_use.as_deref())?;
+        print(&mut output, &volume, mount.as_ref(), failure, &superblock, space, in_use.as_deref())?;
         if let Some(transport) = transport {
             output.line(format!("{:>11}: {transport}", "Transport"))?;
         }
@@ -80,12 +84,6 @@ fn volume_of(mount: &MountEntry) -> PathBuf {
     let info = control::request(&mount.device, "info").unwrap_or_default();
     let is_snapshot = info["snapshot"].is_string();
     exact_path(&info, "volume").filter(|_| is_snapshot).unwrap_or_else(|| mount.source.clone())
-}
-
-/// How the daemon of a mount talks with the kernel, if it answers.
-fn transport_of(mount: &MountEntry) -> Option<String> {
-    let info = control::request(&mount.device, "info").ok()?;
-    info.get("transport")?.as_str().map(str::to_owned)
 }
 
 /// How full a volume is, in bytes.
@@ -144,7 +142,7 @@ fn time(nanoseconds: u64) -> String {
 fn to_json(
     path: &Path,
     mount: Option<&MountEntry>,
-    transport: Option<String>,
+    transport: Option<&str>,
     superblock: &Superblock,
     space: Option<Space>,
 ) -> Value {
@@ -183,6 +181,7 @@ fn print(
     output: &mut Output,
     path: &Path,
     mount: Option<&MountEntry>,
+    failure: Option<&str>,
     superblock: &Superblock,
     space: Option<Space>,
     in_use: Option<&str>,
@@ -191,7 +190,11 @@ fn print(
     let Superblock { checkpoint, epoch, capacity, log, created, written, .. } = superblock;
     let state = match (mount, clean) {
         _ if in_use.is_some() => "in use".to_owned(),
-        (Some(mount), _) => format!("mounted on {}", shown(mount.mountpoint.as_os_str().as_encoded_bytes())),
+        (Some(mount), _) => {
+            let failed = failure.map(|why| format!("; it takes no changes any more: {why}"));
+            let mountpoint = shown(mount.mountpoint.as_os_str().as_encoded_bytes());
+            format!("mounted on {mountpoint}{}", failed.unwrap_or_default())
+        }
         (None, true) => "clean".to_owned(),
         (None, false) => "not closed; the next mount replays the log".to_owned(),
     };

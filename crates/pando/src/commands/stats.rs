@@ -19,7 +19,8 @@ const WRITTEN: [&str; 5] =
 const ABOUT: &str = "\
 Shows what a mounted volume has done since it was mounted: operations, bytes that came in, bytes written to the \
 device by cause, what was found in memory, flushes, the log, and checkpoints. Then the space that the live tree and each snapshot use as \
-of the last checkpoint: bytes that they lead to, and those of them that nothing else leads to.";
+of the last checkpoint: bytes that they lead to, and those of them that nothing else leads to. If the volume takes no changes any more, \
+`failure` says why.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,9 +91,14 @@ fn print(output: &mut Output, counters: &Map<String, Value>) -> Result<()> {
     let width = counters.keys().map(String::len).max().unwrap_or_default();
     for (name, value) in counters {
         let text = match value.as_u64() {
+            // There is none.
+            None if value.is_null() => continue,
             Some(bytes) if name.contains("bytes") && bytes >= 1024 => format!("{bytes} ({})", human(bytes)),
             Some(count) => count.to_string(),
-            None => value.as_f64().map_or(value.to_string(), |ratio| format!("{ratio:.3}")),
+            None => match value.as_str() {
+                Some(sentence) => sentence.to_owned(),
+                None => value.as_f64().map_or(value.to_string(), |ratio| format!("{ratio:.3}")),
+            },
         };
         output.line(format!("{:>width$}: {text}", name.replace('_', " ")))?;
     }

@@ -181,7 +181,7 @@ impl Drop for Place {
 
 pub struct Ended {
     line: String,
-    output: Output,
+    pub output: Output,
 }
 
 impl Ended {

@@ -2,6 +2,10 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use rustix::process::{Resource, Rlimit};
+use serde_json::Value;
 
 use crate::mount::Place;
 
@@ -65,6 +69,39 @@ fn remounts_in_opposite_directions_leave_kernel_and_daemon_of_one_mind() {
         assert_eq!(is_refused, is_read_only, "{line}: {}", cloned.stderr());
     }
     place.unmount();
+}
+
+/// It was told of in one line of the log, and nowhere else.
+#[test]
+fn a_volume_that_takes_no_changes_any_more_says_so() {
+    let Some(place) = Place::new("a_volume_that_takes_no_changes_any_more_says_so") else { return };
+    let remount = place.directory.path().join("mount.fuse.pando");
+    symlink(env!("CARGO_BIN_EXE_pando"), &remount).unwrap();
+    // Else it would be killed by a write beyond the limit that is set below.
+    let mount = ["-c", "trap '' XFSZ && exec \"$0\" mount volume mnt", env!("CARGO_BIN_EXE_pando")];
+    place.run(Path::new("sh"), &mount).expect_success();
+    let json = |command: &str| {
+        let output = place.pando(&[command, "--json", "mnt"]).output;
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["failure"].clone()
+    };
+    assert_eq!((json("info"), json("stats")), (Value::Null, Value::Null));
+    let limit = Rlimit { current: Some(0), maximum: Some(0) };
+    rustix::process::prlimit(Some(place.daemon()), Resource::Fsize, limit).unwrap();
+    let file = File::create(place.file()).unwrap();
+    file.sync_all().unwrap_err();
+    assert!(json("info").as_str().unwrap().contains("the log could not be written: "), "{}", json("info"));
+    assert_eq!(json("stats"), json("info"));
+    let said = |arguments: &[&str]| String::from_utf8(place.pando(arguments).output.stdout).unwrap();
+    assert!(
+        said(&["info", "mnt"]).contains("/mnt; it takes no changes any more: "),
+        "{}",
+        said(&["info", "mnt"])
+    );
+    assert!(said(&["stats", "mnt"]).contains("failure: "), "{}", said(&["stats", "mnt"]));
+    let refused = place.run(&remount, &["volume", "mnt", "-o", "remount,rw"]);
+    refused.expect_failure(32, "the volume takes no changes any more: ");
+    drop(file);
+    place.pando(&["umount", "mnt"]).expect_failure(1, "could not be closed");
 }
 
 /// They were refused, also by a remount that took the one from what is mounted.
