@@ -96,7 +96,7 @@ impl Engine {
     /// among the keys without the prefixes. What the two share, as a clone and its source do, is not read.
     ///
     /// Each piece is of one moment. Where either side changes between two pieces, each is compared as it is by then. The limit is
-    /// passed by what one basement node holds at most.
+    /// passed by what one basement node holds at most. Unlike those of a scan, values are copies, which can be kept for as long as it takes.
     pub fn compare(
         &self,
         tree: Tree,

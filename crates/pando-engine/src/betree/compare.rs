@@ -298,6 +298,8 @@ fn difference(sides: [&Side<'_>; 2], entries: [Vec<(Bytes, Bytes)>; 2], out: &mu
         if old != new {
             let values = [&old, &new].into_iter().flatten();
             out.bytes += key.len() + values.map(Bytes::len).sum::<usize>();
+            // As slices, a few scattered ones would keep their whole basement nodes in memory, beside the cache.
+            let [old, new] = [old, new].map(|value| value.map(|value| Bytes::copy_from_slice(&value)));
             out.differences.push(Difference { key, old, new });
         }
     }

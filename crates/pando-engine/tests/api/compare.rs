@@ -103,6 +103,18 @@ fn little_is_read_where_little_differs() {
     assert_sound(&engine);
 }
 
+/// What is sent is gathered until it makes a frame: a value in each basement node kept all of these in memory, outside of the cache.
+#[test]
+fn what_differs_keeps_no_basement_nodes() {
+    let device = cloned(&nodes());
+    let engine = open(&device, manual());
+    let found = compare(&engine, "nothing", "b", 100);
+    assert_eq!(found.len(), KEYS as usize);
+    for one in found {
+        assert!(one.key.is_unique() && one.new.unwrap().is_unique(), "{:?}", one.key);
+    }
+}
+
 /// A leaf that was copied for one change holds what it held before in parts that need not be read.
 #[test]
 fn parts_of_a_copied_node_that_have_not_changed_are_not_read() {
