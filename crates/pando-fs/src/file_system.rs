@@ -195,6 +195,11 @@ impl FileSystem {
         (self.read_only || is_refusal(turns)).then_some(turns)
     }
 
+    /// Whether nothing changes any more for as long as it lives: it was opened so, or a write has failed.
+    pub(crate) fn never_changes(&self) -> bool {
+        self.read_only || self.store.engine().failure().is_some()
+    }
+
     /// The engine below.
     pub fn engine(&self) -> &Arc<Engine> {
         self.store.engine()

@@ -144,8 +144,10 @@ impl FileSystem {
         let mut parked = Vec::new();
         let mut refusal = None;
         if new.snapshot.as_ref().is_some_and(|snapshot| snapshot.writable) {
-            refusal = self.refusal();
-            if refusal.is_none() {
+            // Then it does not matter what is refused besides, or let through again.
+            let never_changes = self.never_changes();
+            refusal = self.refusal().filter(|_| !never_changes);
+            if !never_changes && refusal.is_none() {
                 let made = Frozen::make(self, name)?;
                 id = made.snapshot.id(volume);
                 new = TreeSide::new(key::snapshot_prefix(made.snapshot.number.0), None);

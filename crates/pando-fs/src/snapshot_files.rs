@@ -35,7 +35,7 @@ impl SnapshotFiles {
         let held = waiting(&**fs, |_| fs.hold_snapshot(name))?;
         let mut frozen = None;
         let mut root = held.root();
-        if !fs.read_only && fs.inode(root)?.is_writable() {
+        if !fs.never_changes() && fs.inode(root)?.is_writable() {
             let made = Frozen::make(fs.clone(), name)?;
             root = waiting(&**fs, |fs| {
                 let _epoch = fs.namespace.read();

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use pando_device::SimulatedDevice;
 use pando_device::simulated::{CrashPoint, Event, Fault, Image, Random};
 use pando_engine::{Background, FormatOptions, Options, Tree};
-use pando_fs::FileSystem;
 use pando_fs::operations::{
-    Caller, FileType, Operations, ROOT, RenameMode, WriteMode, XattrMode, changing, waiting,
+    Caller, FileType, Operations, ROOT, RenameMode, SNAPSHOTS, WriteMode, XattrMode, changing, waiting,
 };
 use pando_fs::schema::key;
+use pando_fs::{FileSystem, SnapshotFiles};
 
 use super::{assert_nothing_is_left, below, contents, filled, names, receive, send, take};
 use crate::common::{self, Volume};
@@ -114,6 +114,37 @@ fn a_device_that_fails_while_receiving_leaves_all_or_nothing() {
             }
         }
         assert!(last);
+    }
+}
+
+/// A frozen copy was to be made, on a volume that cannot take it: what could not be written was in no way to be saved.
+#[test]
+fn a_writable_snapshot_leaves_a_volume_that_takes_no_changes_since_a_write_failed() {
+    let device = Arc::new(SimulatedDevice::new(64 << 20));
+    FileSystem::format(device.clone(), &small()).unwrap();
+    let fs = open(device.clone()).unwrap();
+    let caller = Caller { uid: 0, gid: 0, umask: 0 };
+    changing(&*fs, |fs| fs.take_snapshot(b"w", true)).unwrap();
+    let w = waiting(&*fs, |fs| fs.lookup(SNAPSHOTS, b"w")).unwrap().attributes.inode;
+    for name in [b"kept", b"open"] {
+        let made = changing(&*fs, |fs| fs.make_node(&caller, w, name, FileType::Regular, 0o644, 0)).unwrap();
+        changing(&*fs, |fs| fs.write(made.attributes.inode, 0, vec![1; 20_000].into(), WriteMode::PLAIN))
+            .unwrap();
+    }
+    changing(&*fs, |fs| fs.unlink(w, b"open")).unwrap();
+    changing(&*fs, |fs| fs.take_snapshot_of(Some(b"w"), b"then", false)).unwrap();
+    device.set_fault(Fault::WritesFrom(device.io_count()));
+    assert!(fs.engine().sync().is_err() && fs.engine().failure().is_some());
+    // No matter whether changes are refused as well, or no longer.
+    for refuse in [false, true, false] {
+        fs.refuse_changes(refuse);
+        let other = Volume::new();
+        receive(&other.fs, &send(&fs, "w", None)).unwrap();
+        other.assert_clean();
+        assert!(contents(&other.fs, "w") == contents(&fs, "then"));
+        let files = SnapshotFiles::open(&fs, b"w").unwrap();
+        let kept = waiting(&files, |files| files.lookup(ROOT, b"kept")).unwrap();
+        assert_eq!(kept.attributes.size, 20_000);
     }
 }
 
