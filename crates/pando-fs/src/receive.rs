@@ -60,9 +60,9 @@ impl FileSystem {
         if waiting(self, |fs| fs.store.get(Tree::Metadata, &key::snapshot_name_key(&name)))?.is_some() {
             return Err(Error::Exists.into());
         }
-        let root = self.begin_receiving(&begin)?;
+        let (root, base) = self.begin_receiving(&begin)?;
         let number = root.number;
-        let received = self.receive_changes(&mut stream, &begin, number).and_then(|()| {
+        let received = self.receive_changes(&mut stream, base.as_ref(), number).and_then(|()| {
             let snapshot = Snapshot {
                 name,
                 number: InodeNumber(number),
@@ -84,8 +84,9 @@ impl FileSystem {
         }
     }
 
-    /// Makes what the changes are to be applied to. Returns the record of the root directory, which is put at the end, with the snapshot's number.
-    fn begin_receiving(&self, begin: &Begin) -> Result<Record, TransferError> {
+    /// Makes what the changes are to be applied to. Returns the record of the root directory, which is put at the end, with the snapshot's number; and
+    /// the base, if the stream has one.
+    fn begin_receiving(&self, begin: &Begin) -> Result<(Record, Option<Snapshot>), TransferError> {
         if begin.counter > number::COUNTED_END || begin.snapshot.nanoseconds >= 1_000_000_000 {
             return Err(TransferError::Refused("numbers that no volume gives out"));
         }
@@ -94,14 +95,16 @@ impl FileSystem {
         let root = root.and_then(|root| Record::decode(root).ok());
         let root = root.filter(|root| root.file_type == FileType::Directory);
         let root = root.ok_or(TransferError::Refused("no root directory"))?;
+        let base = begin.base.as_ref().map(|base| waiting(self, |fs| fs.received_base(base)));
+        let base = base.transpose().map_err(no_base)?;
         let number = changing(self, |fs| fs.numbers.allocate(&fs.store))?;
         let begun = changing(self, |fs| {
             let _epoch = fs.for_change()?;
             let prefix = key::snapshot_prefix(number);
             let mut batch = Batch::new();
             batch.put(Tree::Metadata, key::receiving_key(number), vec![1]);
-            if let Some(base) = &begin.base {
-                let from = fs.base_prefix(base)?;
+            if let Some(base) = &base {
+                let from = fs.prefix_of(base)?;
                 for (tree, range) in RANGES {
                     let ranges = [&from, &prefix].map(|prefix| key::in_snapshot(prefix, range));
                     let [from, to] = ranges;
@@ -110,17 +113,14 @@ impl FileSystem {
             }
             fs.store.apply(batch)
         });
-        match begun {
-            Ok(()) => Ok(Record { number, parked: Bytes::new(), ..root }),
-            Err(Error::Stale) => Err(TransferError::NoBase),
-            Err(error) => Err(error.into()),
-        }
+        begun.map_err(no_base)?;
+        Ok((Record { number, parked: Bytes::new(), ..root }, base))
     }
 
     fn receive_changes(
         &self,
         stream: &mut Stream<'_>,
-        begin: &Begin,
+        base: Option<&Snapshot>,
         number: u64,
     ) -> Result<(), TransferError> {
         let prefix = key::snapshot_prefix(number);
@@ -134,7 +134,7 @@ impl FileSystem {
                 Frame::Moves(_) if stream.read.changes > 0 => {
                     return Err(TransferError::Refused("a move behind changes"));
                 }
-                Frame::Moves(moves) => self.receive_moves(begin, &prefix, &moves)?,
+                Frame::Moves(moves) => self.receive_moves(base, &prefix, &moves)?,
                 Frame::Changes(changes) => {
                     stream.read.changes += changes.len() as u64;
                     let mut batches = Batches { fs: self, batch: Batch::new(), bytes: 0, run: None };
@@ -149,8 +149,13 @@ impl FileSystem {
     }
 
     /// Brings what has moved from where it is in the base, which is to be there still.
-    fn receive_moves(&self, begin: &Begin, prefix: &Bytes, moves: &[Move]) -> Result<(), TransferError> {
-        let base = begin.base.as_ref().ok_or(TransferError::Refused("a move without a base"))?;
+    fn receive_moves(
+        &self,
+        base: Option<&Snapshot>,
+        prefix: &Bytes,
+        moves: &[Move],
+    ) -> Result<(), TransferError> {
+        let base = base.ok_or(TransferError::Refused("a move without a base"))?;
         let is_sound = |moved: &Move| {
             let places = [Some(&moved.to), moved.from.as_ref()];
             places.into_iter().flatten().all(|place| moves::is_place(moved.what, place))
@@ -161,7 +166,7 @@ impl FileSystem {
         for moves in in_batches(moves) {
             changing(self, |fs| {
                 let _epoch = fs.for_change()?;
-                let base = fs.base_prefix(base)?;
+                let base = fs.prefix_of(base)?;
                 let mut batch = Batch::new();
                 for Move { what, from, to } in moves {
                     let from = from.as_ref().map(|from| moves::ranges(*what, from));
@@ -182,12 +187,20 @@ impl FileSystem {
         Ok(())
     }
 
-    /// What the keys of a base begin with here. `Stale` if it is not there. The name space lock is held.
-    fn base_prefix(&self, base: &SnapshotId) -> Result<Bytes> {
+    /// The base of a stream as it is known here. `Stale` if it is not there.
+    fn received_base(&self, base: &SnapshotId) -> Result<Snapshot> {
         let volume = self.store.engine().superblock().volume;
         let mut all = self.snapshots()?.into_iter();
-        let found = all.find(|snapshot| !snapshot.writable && snapshot.id(volume) == *base);
-        Ok(key::snapshot_prefix(found.ok_or(Error::Stale)?.number.0))
+        all.find(|snapshot| !snapshot.writable && snapshot.id(volume) == *base).ok_or(Error::Stale)
+    }
+
+    /// What the keys of a base begin with. `Stale` if it is not there any more. The name space lock is held.
+    fn prefix_of(&self, base: &Snapshot) -> Result<Bytes> {
+        match self.snapshot(&base.name) {
+            Ok(now) if now.number == base.number => Ok(key::snapshot_prefix(base.number.0)),
+            Ok(_) | Err(Error::NotFound) => Err(Error::Stale),
+            Err(error) => Err(error),
+        }
     }
 
     /// Gives a snapshot that has been received its root directory and its name.
@@ -257,6 +270,13 @@ impl FileSystem {
         batch.delete(Tree::Metadata, key::receiving_key(number));
         batch.note_freed(self.freed_by_a_tree());
         batch
+    }
+}
+
+fn no_base(error: Error) -> TransferError {
+    match error {
+        Error::Stale => TransferError::NoBase,
+        error => error.into(),
     }
 }
 

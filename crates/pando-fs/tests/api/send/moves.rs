@@ -111,6 +111,32 @@ fn a_directory_that_was_moved_is_sent_as_that() {
     assert!(changes.len() < LITTLE + 20_000, "{}", changes.len());
 }
 
+/// The table of snapshots was read and sorted for each two moves.
+#[test]
+fn moves_are_received_as_fast_beside_many_snapshots() {
+    let volume = Volume::new();
+    for number in 0..200 {
+        let directory = volume.directory(ROOT, &format!("d{number}"));
+        volume.write(volume.file(directory, "f"), 0, b"data");
+    }
+    take(&volume.fs, "one");
+    for number in 0..200 {
+        volume.rename(ROOT, &format!("d{number}"), ROOT, &format!("moved{number}")).unwrap();
+    }
+    take(&volume.fs, "two");
+    let (whole, changes) = (send(&volume.fs, "one", None), send(&volume.fs, "two", Some("one")));
+    let scans = [10, 1000].map(|snapshots| {
+        let other = Volume::new();
+        receive(&other.fs, &whole).unwrap();
+        (0..snapshots).for_each(|number| take(&other.fs, &format!("s{number}")));
+        let before = other.fs.engine().stats().scans;
+        receive(&other.fs, &changes).unwrap();
+        other.fs.engine().stats().scans - before
+    });
+    println!("{scans:?} scans");
+    assert!(moves_in(&changes).len() >= 200 && scans[1] < scans[0] + 10, "{scans:?}");
+}
+
 #[test]
 fn directories_that_were_moved_out_of_each_other_are_found() {
     let changes = sent_after(|volume| {
