@@ -23,8 +23,11 @@ use crate::send::{TransferError, Transferred};
 use crate::snapshot::{RANGES, Snapshot};
 use crate::{Error, FileSystem, Result};
 
-/// A batch is applied when its operations have so many bytes: no more than the smallest log takes in one record.
+/// A batch is applied when its operations have so many bytes; or fewer, where the log is small.
 const BATCH_BYTES: usize = 128 << 10;
+
+/// What is put together with the root directory's record, at most: names, numbers and the like.
+const WITH_ROOT_BYTES: usize = 4 << 10;
 
 /// Snapshots without a name, at most. There are as many as are being received, sent and mounted: more are damage, which may show any number.
 pub(crate) const MARKS_MAX: usize = 1 << 16;
@@ -90,11 +93,17 @@ impl FileSystem {
         if begin.counter > number::COUNTED_END || begin.snapshot.nanoseconds >= 1_000_000_000 {
             return Err(TransferError::Refused("numbers that no volume gives out"));
         }
-        // It is put in one record of the log, at the end.
         let root = Some(&begin.root).filter(|root| root.len() <= BATCH_BYTES);
         let root = root.and_then(|root| Record::decode(root).ok());
         let root = root.filter(|root| root.file_type == FileType::Directory);
         let root = root.ok_or(TransferError::Refused("no root directory"))?;
+        // It is put in one record of the log, at the end.
+        let most = self.store.engine().record_bytes_max();
+        if begin.root.len() + WITH_ROOT_BYTES > most as usize {
+            return Err(TransferError::Refused(
+                "more attributes of the root directory than this volume's log takes",
+            ));
+        }
         let base = begin.base.as_ref().map(|base| waiting(self, |fs| fs.received_base(base)));
         let base = base.transpose().map_err(no_base)?;
         let number = changing(self, |fs| fs.numbers.allocate(&fs.store))?;
@@ -137,7 +146,8 @@ impl FileSystem {
                 Frame::Moves(moves) => self.receive_moves(base, &prefix, &moves)?,
                 Frame::Changes(changes) => {
                     stream.read.changes += changes.len() as u64;
-                    let mut batches = Batches { fs: self, batch: Batch::new(), bytes: 0, run: None };
+                    let most = self.received_batch_bytes();
+                    let mut batches = Batches { fs: self, most, batch: Batch::new(), bytes: 0, run: None };
                     for change in changes {
                         check_change(&change)?;
                         batches.add(&prefix, change)?;
@@ -163,7 +173,7 @@ impl FileSystem {
         if !moves.iter().all(is_sound) {
             return Err(TransferError::Refused("a move that makes no sense"));
         }
-        for moves in in_batches(moves) {
+        for moves in in_batches(moves, self.received_batch_bytes()) {
             changing(self, |fs| {
                 let _epoch = fs.for_change()?;
                 let base = fs.prefix_of(base)?;
@@ -185,6 +195,12 @@ impl FileSystem {
             })?;
         }
         Ok(())
+    }
+
+    /// Bytes of operations that are applied at once.
+    fn received_batch_bytes(&self) -> usize {
+        let most = self.store.engine().record_bytes_max() / 2;
+        BATCH_BYTES.min(most as usize)
     }
 
     /// The base of a stream as it is known here. `Stale` if it is not there.
@@ -288,13 +304,13 @@ fn too_many_marks() -> Error {
 const MOVES_AT_ONCE: usize = 2;
 
 /// Moves in pieces that a record holds.
-fn in_batches(mut moves: &[Move]) -> impl Iterator<Item = &[Move]> {
+fn in_batches(mut moves: &[Move], most: usize) -> impl Iterator<Item = &[Move]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = |moved: &&Move| {
             // A directory is three ranges, each with its places and what they lie in.
             bytes += 3 * (moved.length() + 64);
-            bytes <= BATCH_BYTES
+            bytes <= most
         };
         let count = moves.iter().take(MOVES_AT_ONCE).take_while(fits).count().max(1).min(moves.len());
         let (now, later) = moves.split_at(count);
@@ -329,6 +345,8 @@ fn check_change(change: &KeyChange) -> Result<(), TransferError> {
 /// Gathers changes to batches.
 struct Batches<'a> {
     fs: &'a FileSystem,
+    /// Bytes of a batch, unless one change has more.
+    most: usize,
     batch: Batch,
     bytes: usize,
     run: Option<Run>,
@@ -345,7 +363,11 @@ impl Batches<'_> {
     fn add(&mut self, snapshot: &Bytes, change: KeyChange) -> Result<()> {
         let KeyChange { tree, key, value } = change;
         let key = key::in_snapshot(snapshot, &key);
-        self.bytes += key.len() + value.as_ref().map_or(0, Bytes::len) + 64;
+        let bytes = key.len() + value.as_ref().map_or(0, Bytes::len) + 64;
+        if self.bytes > 0 && self.bytes + bytes > self.most {
+            self.apply()?;
+        }
+        self.bytes += bytes;
         match value {
             Some(value) if tree == Tree::Data && value.len() == BLOCK => self.add_block(key, value),
             Some(value) => {
@@ -358,7 +380,7 @@ impl Batches<'_> {
                 self.batch.delete(tree, key);
             }
         }
-        if self.bytes >= BATCH_BYTES { self.apply() } else { Ok(()) }
+        Ok(())
     }
 
     fn add_block(&mut self, key: Bytes, block: Bytes) {
@@ -445,7 +467,7 @@ mod tests {
             to: Bytes::from(vec![2; to]),
         };
         let moves: Vec<Move> = moves.iter().map(made).collect();
-        in_batches(&moves).map(<[Move]>::len).collect()
+        in_batches(&moves, BATCH_BYTES).map(<[Move]>::len).collect()
     }
 
     #[test]
@@ -457,5 +479,9 @@ mod tests {
         let long = BATCH_BYTES / 8;
         assert_eq!(batches(&[(long, long), (long, long), (10, 10)]), [1, 2]);
         assert_eq!(batches(&[(BATCH_BYTES, 10), (10, 10), (10, 10)]), [1, 2]);
+        let short = |to: usize| Move { what: Moved::File, from: None, to: vec![2; to].into() };
+        let of_a_small_log =
+            |moves: &[Move]| in_batches(moves, 8 << 10).map(<[Move]>::len).collect::<Vec<_>>();
+        assert_eq!(of_a_small_log(&[short(2000), short(2000), short(10)]), [1, 2]);
     }
 }

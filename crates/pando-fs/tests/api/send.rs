@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_device::SimulatedDevice;
 use pando_device::simulated::Random;
-use pando_engine::{Background, KeyRange, Options, ScanLimit, Tree};
+use pando_engine::{Background, FormatOptions, KeyRange, Options, ScanLimit, Tree};
 use pando_fs::operations::{
     AllocateMode, Caller, FileType, InodeNumber, Operations, ROOT, RenameMode, SNAPSHOTS, SetAttributes,
     SetTime, WriteMode, XattrMode, changing, waiting,
@@ -21,7 +21,7 @@ use pando_fs::schema::{NameRecord, Record, key};
 use pando_fs::send::TransferError;
 use pando_fs::{Error, FileSystem, Snapshot};
 
-use crate::common::Volume;
+use crate::common::{Volume, small_nodes};
 
 fn take(fs: &FileSystem, name: &str) {
     changing(fs, |fs| fs.take_snapshot(name.as_bytes(), false)).unwrap();
@@ -152,6 +152,36 @@ fn a_snapshot_arrives_as_it_was_sent() {
         true
     });
     assert_eq!(found, Ok(()));
+}
+
+/// A quarter of its log is one record: more than a few KiB of changes were refused as one that is too large.
+#[test]
+fn a_snapshot_arrives_where_the_log_is_small() {
+    let volume = filled();
+    let large = volume.file(ROOT, "large");
+    volume.write(large, 0, &vec![3; 600_000]);
+    volume.fs.set_xattr(large, b"user.large", &[7; 50_000], XattrMode::Set, false).unwrap();
+    take(&volume.fs, "one");
+    volume.rename(ROOT, "a", ROOT, "moved").unwrap();
+    volume.write(large, 100_000, &[4; 100_000]);
+    take(&volume.fs, "two");
+    let small_log = FormatOptions { log_bytes: Some(256 << 10), ..small_nodes() };
+    let other = Volume::formatted(&small_log);
+    for (name, base) in [("one", None), ("two", Some("one"))] {
+        receive(&other.fs, &send(&volume.fs, name, base)).unwrap();
+        assert!(contents(&other.fs, name) == contents(&volume.fs, name), "{name}");
+    }
+    other.assert_clean();
+    // Its record has their names.
+    for number in 0..240 {
+        let name = format!("user.{number:0>250}");
+        volume.fs.set_xattr(ROOT, name.as_bytes(), &[1; 1000], XattrMode::Set, false).unwrap();
+    }
+    take(&volume.fs, "three");
+    let stream = send(&volume.fs, "three", Some("two"));
+    let refused = receive(&other.fs, &stream);
+    assert!(matches!(refused, Err(TransferError::Refused(why)) if why.contains("log")), "{refused:?}");
+    assert_nothing_is_left(&other.fs);
 }
 
 fn make_chain(volume: &Volume, first: &str, depth: usize) -> InodeNumber {
