@@ -99,7 +99,8 @@ enum Action {
     ///
     /// Each line says what has happened and to which path: + for what is new, - for what has gone, M for what has changed, R for what has
     /// another name; with a directory goes all that is in it. What neither has changed is not looked at, so that it takes as long as there are
-    /// differences. Whether a file has changed is told by its size and times; when it was last read does not count.
+    /// differences; but where a file with several names has changed, the list of all hard links is read. Whether a file has changed is told by
+    /// its size and times; when it was last read does not count.
     Diff(DiffArgs),
     /// Delete a snapshot; the space that nothing else uses comes back in the background.
     Delete(Named),
