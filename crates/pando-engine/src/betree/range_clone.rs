@@ -62,6 +62,15 @@ impl Plan {
         }
     }
 
+    /// What is copied.
+    #[cfg(test)]
+    pub(super) fn copies(&self) -> &[(Bytes, Bytes)] {
+        match &self.way {
+            Way::Copy(entries) => entries,
+            Way::Clone { .. } => &[],
+        }
+    }
+
     /// The nodes that it will name: they must not go before.
     pub(crate) fn targets(&self) -> Vec<NodeId> {
         match &self.way {
@@ -193,6 +202,10 @@ impl Volume {
             if out.bytes >= limit {
                 out.limit = ScanLimit { entries: COPIED_BLOCKS_MAX + 1, bytes: most };
             }
+        }
+        if out.is_read && out.bytes < limit {
+            // Nothing counts what they would keep, as messages and then in a leaf. What is larger is most of it, as a rule.
+            out.entries.iter_mut().for_each(|(_, value)| copy_out(value));
         }
         let entries = out.entries.into_iter();
         let entries = entries.map(|(key, value)| ([to, &key[from.len()..]].concat().into(), value)).collect();

@@ -242,6 +242,24 @@ fn blocks_in_memory_move_by_copy_where_there_is_space() {
     assert_sound(&engine, &model);
 }
 
+/// A few bytes kept all of the basement node that they were read with, in the leaf to which they had moved.
+#[test]
+fn what_moves_by_copy_keeps_nothing_that_was_read() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let engine = volume_on(&device);
+    for file in 0..100 {
+        put(&engine, &mut Map::new(), file_name(file), vec![7; 100]);
+    }
+    while engine.background_step().unwrap() {}
+    engine.close().unwrap();
+    let engine = Engine::open(device, manual()).unwrap();
+    let volume = engine.volume();
+    let (from, to) = (file_name(50).into(), file_name(1000).into());
+    let plan = engine.waiting(|| volume.plan_copy(Tree::Data, &from, &to, 0)).unwrap().unwrap();
+    assert_eq!(plan.copies().len(), 1);
+    assert!(plan.copies()[0].1.is_unique());
+}
+
 /// The old name's copy holds nearly all that the leaf had, and a delete of the new name cuts that off.
 #[test]
 fn leaves_whose_copies_live_on_take_no_ballast_along() {

@@ -71,11 +71,13 @@ pub(super) struct Collector {
     pub(super) bytes: usize,
     /// Pieces looked at.
     pub(super) pieces: usize,
+    /// True if values may be slices of what was read from the device, all of which each of them keeps.
+    pub(super) is_read: bool,
 }
 
 impl Collector {
     pub(super) fn new(limit: ScanLimit) -> Self {
-        Self { limit, entries: Vec::new(), bytes: 0, pieces: 0 }
+        Self { limit, entries: Vec::new(), bytes: 0, pieces: 0, is_read: false }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -139,6 +141,7 @@ impl Volume {
                 self.comes_to(node, index, || names.to_full(&range.lower));
                 let mut piece = range.clone();
                 let cut = cut(&mut piece, &leaf.range_of(index));
+                out.is_read |= basement.shared_bytes > 0;
                 let next = merge(basement.inside(&piece), place, &piece, out);
                 return Ok(next.or_else(|| cut.map(|end| names.to_full(&end))));
             }
@@ -303,6 +306,7 @@ pub(super) fn merge<'a>(
         let mut keyed = level.buffer.keyed_in(&local);
         let head = keyed.next();
         if deletes || head.is_some() {
+            out.is_read |= level.buffer.is_read();
             overlays.push(Overlay { level, head, keyed, deletes });
         }
     }
