@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use pando_device::{BLOCK_SIZE, Claim, io_text};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -253,17 +254,24 @@ pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
         };
         MountError::MountPoint { path: mountpoint.to_owned(), why }
     };
-    let is_dead = |error: &io::Error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
-    if mountpoint.metadata().is_err_and(|error| is_dead(&error))
-        && let Some(dead) = mounted_at(mountpoint).map_err(refuse)?
+    // Several may lie one over the other.
+    while let Some(top) = mounted_at(mountpoint).map_err(refuse)?
+        && is_dead(&top.mountpoint)
     {
-        unmount(&dead.mountpoint, true)?;
+        unmount(&top.mountpoint, true)?;
     }
     let path = mountpoint.canonicalize().map_err(refuse)?;
     match path.metadata().map_err(refuse)?.is_dir() {
         true => Ok(path),
         false => Err(refuse(Errno::NOTDIR.into())),
     }
+}
+
+/// Whether nobody answers for what is mounted there any more. Asked anew: the kernel knows the attributes of a root, whoever serves it.
+pub fn is_dead(mountpoint: &Path) -> bool {
+    let status = statx(CWD, mountpoint, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    // The second where the kernel had not learned of the daemon's end when it was asked.
+    status.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Mounts, and returns the descriptor of the connection.

@@ -8,10 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use pando_device::loops;
-use pando_fuse::mount_point::unmount_by_force;
+use pando_fuse::mount_point::{is_dead, unmount_by_force};
 use pando_fuse::mount_table::{MountEntry, mounted, mounted_at, mounted_of_any_type};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use rustix::io::Errno;
 
 use crate::snapshots::mount_source;
 
@@ -38,13 +36,6 @@ pub fn is_snapshot_at(volume: &Path, name: &str, mountpoint: &Path) -> bool {
 pub fn place_of(device: &str) -> Option<PathBuf> {
     let mount = mounted().ok()?.into_iter().rfind(|mount| mount.device == device && is_on_top(mount));
     mount.map(|mount| mount.mountpoint)
-}
-
-/// Whether nobody answers for what is mounted there any more. Asked anew: the kernel knows the attributes of a root, whoever serves it.
-fn is_dead(mountpoint: &Path) -> bool {
-    let status = statx(CWD, mountpoint, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-    // The second where the kernel had not learned of the daemon's end when it was asked.
-    status.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Takes away the dead mounts of a block device, on which the kernel's claim goes with the last of them; false if there are none. For who has locked the
