@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::Uid;
 
 /// The types that /proc/mounts shows: of any mount, and of one of a block device.
 pub(crate) const FILE_SYSTEM_TYPE: &str = "fuse.pando";
@@ -33,8 +34,10 @@ pub struct MountEntry {
     pub device: String,
     /// Where it is mounted.
     pub mountpoint: PathBuf,
-    /// The path of the volume, as it was when it was mounted.
+    /// The path of the volume, as it was when it was mounted. Any user can have anything listed here.
     pub source: PathBuf,
+    /// The user whose process serves it; `None` if the kernel does.
+    pub owner: Option<Uid>,
 }
 
 /// Symbolic links in a row that the kernel follows.
@@ -133,7 +136,14 @@ fn entry(line: &[u8]) -> Option<(OsString, MountEntry)> {
     fields.find(|field| *field == b"-")?;
     let kind = unescape(fields.next()?);
     let source = PathBuf::from(unescape(fields.next()?));
-    Some((kind, MountEntry { device, mountpoint, source }))
+    let owner = fields.next().and_then(owner);
+    Some((kind, MountEntry { device, mountpoint, source, owner }))
+}
+
+/// The user that the options of a FUSE mount tell.
+fn owner(options: &[u8]) -> Option<Uid> {
+    let id = options.split(|&byte| byte == b',').find_map(|option| option.strip_prefix(b"user_id="))?;
+    std::str::from_utf8(id).ok()?.parse().ok().map(Uid::from_raw)
 }
 
 /// Undoes the kernel's `\ooo` for blanks, line ends and backslashes.
@@ -163,7 +173,7 @@ mod tests {
 
     #[test]
     fn mountinfo_is_read_with_its_escapes() {
-        let text = b"36 35 98:0 / /mnt\\040two rw,noatime master:1 - fuse.pando /data/a\\134b rw,user_id=0\n\
+        let text = b"36 35 98:0 / /mnt\\040two rw,noatime master:1 - fuse.pando /data/a\\134b rw,user_id=7\n\
                      37 35 0:51 / /mnt/x rw - ext4 /dev/sda rw\nrubbish\n";
         let all = entries(text);
         assert_eq!(all.len(), 2);
@@ -171,6 +181,7 @@ mod tests {
         assert_eq!(all[0].1.device, "98:0");
         assert_eq!(all[0].1.mountpoint, Path::new("/mnt two"));
         assert_eq!(all[0].1.source, Path::new("/data/a\\b"));
-        assert_eq!(all[1].0, "ext4");
+        assert_eq!(all[0].1.owner, Some(Uid::from_raw(7)));
+        assert_eq!((&*all[1].0, all[1].1.owner), ("ext4".as_ref(), None));
     }
 }

@@ -6,6 +6,7 @@
 //! * `info`: what is mounted where, by which process, and as `failure` why the volume takes no changes any more; if `brief` is true, without
 //!   the mounts of snapshots.
 //! * `stats`: the counters of the engine, and the same `failure`.
+//! * `space`: how full the volume is, as statfs(2) tells those whom the mount lets in.
 //! * `usage`: who uses the space, as of the last checkpoint, or with `fresh` of one that is written for it.
 //! * `sync`: makes everything done so far durable.
 //! * `checkpoint`: writes a checkpoint.
@@ -21,17 +22,21 @@
 //!
 //! Where more than an answer is to be said, it comes in pieces before it: a line `{"piece":N}` and N bytes.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pando_device::peer::peer;
-use rustix::fs::OFlags;
+use pando_fuse::mount_table::mounted;
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Uid};
 use serde_json::{Value, json};
+
+use crate::output::shown;
 
 /// Bytes of a piece, at most.
 const PIECE_BYTES_MAX: u64 = 16 << 20;
@@ -60,7 +65,8 @@ impl std::fmt::Display for ControlError {
                 write!(f, "its daemon cannot be reached: {}", crate::failure::io_text(error))
             }
             Self::Ended => f.write_str("its daemon ended without an answer"),
-            Self::Refused(sentence) => f.write_str(sentence),
+            // It may be another user's.
+            Self::Refused(sentence) => f.write_str(&shown(sentence.as_bytes())),
         }
     }
 }
@@ -91,25 +97,31 @@ fn own_directories(user: Uid, runtime: Option<PathBuf>) -> Vec<PathBuf> {
     directories
 }
 
-/// Where a daemon may have its socket, and the user whose directory that must be.
-fn candidates() -> Vec<(PathBuf, Uid)> {
+/// Where the daemon of this user's mount may have its socket, and the user whose directory that must be. Of a mount that nobody sees any more, ours or root's.
+fn candidates(owner: Option<Uid>) -> Vec<(PathBuf, Uid)> {
     let user = rustix::process::geteuid();
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let mut candidates: Vec<_> =
-        own_directories(user, runtime).into_iter().map(|directory| (directory, user)).collect();
-    if !user.is_root() {
-        candidates.push((ROOT_DIRECTORY.into(), Uid::ROOT));
+    let own_runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let of = |owner: Uid| {
+        let runtime = own_runtime.clone().filter(|_| owner == user);
+        own_directories(owner, runtime).into_iter().map(move |directory| (directory, owner))
+    };
+    match owner {
+        Some(owner) => of(owner).collect(),
+        None if user.is_root() => of(user).collect(),
+        None => of(user).chain(of(Uid::ROOT)).collect(),
     }
-    candidates
+}
+
+/// Whose process serves the mount with this device number.
+fn owner_of(device: &str) -> Option<Uid> {
+    mounted().ok()?.into_iter().rfind(|mount| mount.device == device)?.owner
 }
 
 /// Connects to the socket of a device number in the first directory that has a good one.
 fn connect(candidates: &[(PathBuf, Uid)], device: &str) -> io::Result<UnixStream> {
     let mut told = io::Error::from(io::ErrorKind::NotFound);
     for (directory, owner) in candidates {
-        let connected = check_directory(directory, owner.as_raw())
-            .and_then(|()| UnixStream::connect(socket_in(directory, device)));
-        match connected {
+        match connect_in(directory, *owner, device) {
             Ok(stream) => return Ok(stream),
             // Which error to tell: that of a socket, or else of a directory that is there.
             Err(error) if told.kind() == io::ErrorKind::NotFound || is_refused(&error) => told = error,
@@ -119,6 +131,25 @@ fn connect(candidates: &[(PathBuf, Uid)], device: &str) -> io::Result<UnixStream
     Err(told)
 }
 
+/// Connects to a socket that is this user's, in a directory that is, and with his process at its other end. He may put something else in their place at any time,
+/// and root asks here, too: no link is followed, and what was looked at is what is connected to.
+fn connect_in(directory: &Path, owner: Uid, device: &str) -> io::Result<UnixStream> {
+    const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+    let path = socket_in(directory, device);
+    let name = path.file_name().expect("it is named after the device");
+    let directory = File::from(rustix::fs::open(directory, LOOK, Mode::empty())?);
+    check_owner(&directory.metadata()?, owner.as_raw())?;
+    let socket = File::from(rustix::fs::openat(&directory, name, LOOK, Mode::empty())?);
+    let metadata = socket.metadata()?;
+    let strange =
+        || io::Error::new(io::ErrorKind::PermissionDenied, "what should be its socket is another user's");
+    if !metadata.file_type().is_socket() || metadata.uid() != owner.as_raw() {
+        return Err(strange());
+    }
+    let stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
+    if peer(&stream)?.uid == owner { Ok(stream) } else { Err(strange()) }
+}
+
 /// The socket of the daemon that serves a device number, `major:minor`.
 pub fn socket_in(directory: &Path, device: &str) -> PathBuf {
     directory.join(format!("{}.socket", device.replace(':', "-")))
@@ -126,7 +157,10 @@ pub fn socket_in(directory: &Path, device: &str) -> PathBuf {
 
 /// Fails if somebody else than this user could put a socket into a directory.
 pub fn check_directory(directory: &Path, owner: u32) -> io::Result<()> {
-    let metadata = directory.symlink_metadata()?;
+    check_owner(&directory.symlink_metadata()?, owner)
+}
+
+fn check_owner(metadata: &Metadata, owner: u32) -> io::Result<()> {
     let why = if !metadata.is_dir() {
         "what should be its directory is none"
     } else if metadata.uid() != owner {
@@ -162,12 +196,14 @@ pub fn remove_dead(device: &str, error: &ControlError) -> bool {
         return false;
     }
     let user = rustix::process::geteuid();
-    for (directory, _) in candidates().iter().filter(|(_, owner)| *owner == user) {
-        let socket = socket_in(directory, device);
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // Not in those of another user, whatever the socket was: root touches nothing there.
+    for directory in own_directories(user, runtime) {
+        let socket = socket_in(&directory, device);
         // If it stays, the next daemon with this number removes it. No lock is left where there is none.
-        if check_directory(directory, user.as_raw()).is_ok()
+        if check_directory(&directory, user.as_raw()).is_ok()
             && socket.symlink_metadata().is_ok()
-            && let Ok(_lock) = lock_directory(directory)
+            && let Ok(_lock) = lock_directory(&directory)
             && UnixStream::connect(&socket).is_err_and(|error| is_refused(&error))
         {
             let _ = std::fs::remove_file(socket);
@@ -182,9 +218,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the daemon that serves this device number, be it this user's or root's.
+    /// Connects to the daemon that serves this device number. Others' serve root alone.
     pub fn open(device: &str) -> Result<Self, ControlError> {
-        let stream = connect(&candidates(), device).map_err(ControlError::Unreachable)?;
+        let stream = connect(&candidates(owner_of(device)), device).map_err(ControlError::Unreachable)?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
@@ -382,7 +418,7 @@ fn answer(line: &str) -> Result<Value, ControlError> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -419,5 +455,37 @@ mod tests {
         good.set_nonblocking(true).unwrap();
         assert!(connect(&candidates, "0:52").is_ok());
         assert!(good.accept().is_ok(), "it is another one's");
+    }
+    /// Root looked in its own directory alone, and took for dead what had a dead daemon's number there.
+    #[test]
+    fn a_daemon_is_looked_for_where_the_owner_of_its_mount_has_it() {
+        let user = rustix::process::geteuid();
+        let other = Uid::from_raw(user.as_raw() + 1000);
+        let of_other = own_directories(other, None).into_iter().map(|directory| (directory, other));
+        assert_eq!(candidates(Some(other)), of_other.collect::<Vec<_>>());
+        assert_eq!(candidates(Some(Uid::ROOT)), [(ROOT_DIRECTORY.into(), Uid::ROOT)]);
+        assert!(candidates(None).iter().all(|(_, owner)| *owner == user || owner.is_root()));
+    }
+
+    /// Whoever owns a directory could have root talk to whatever listens elsewhere.
+    #[test]
+    fn no_link_to_a_socket_is_followed() {
+        let above = tempfile::tempdir().unwrap();
+        let owner = rustix::process::geteuid();
+        let [good, link, inside] = ["good", "link", "inside"].map(|name| above.path().join(name));
+        std::fs::create_dir(&good).unwrap();
+        std::fs::create_dir(&inside).unwrap();
+        let _socket = UnixListener::bind(socket_in(&good, "0:52")).unwrap();
+        symlink(&good, &link).unwrap();
+        symlink(socket_in(&good, "0:52"), socket_in(&inside, "0:52")).unwrap();
+        assert!(connect_in(&good, owner, "0:52").is_ok());
+        for directory in [&link, &inside] {
+            let refused = connect_in(directory, owner, "0:52").unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        }
+        // Nor is a socket of another user good.
+        if std::os::unix::fs::chown(socket_in(&good, "0:52"), Some(owner.as_raw() + 1), None).is_ok() {
+            assert!(connect_in(&good, owner, "0:52").is_err());
+        }
     }
 }

@@ -17,6 +17,7 @@ use pando_device::heap::Ahead;
 use pando_device::{Access, Claim, DeviceError, FileDevice};
 use pando_engine::Options;
 use pando_fs::clock::{Clock, SystemClock};
+use pando_fs::operations::Statistics;
 use pando_fs::{FileSystem, Operations};
 use pando_fuse::{MountError, MountOptions, Notifier, Session, Unmounter, VfsOption, mount_point};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -345,6 +346,11 @@ fn answer(
                 counters.map(|(name, number)| (name.to_owned(), Value::from(number))).collect();
             stats["failure"] = fs.engine().failure().into();
             Ok(stats)
+        })),
+        "space" => Some(with_fs(&mut |fs| {
+            let statistics = fs.statistics().map_err(|error| error.to_string())?;
+            let Statistics { capacity, free, available, .. } = statistics;
+            Ok(json!({ "capacity": capacity, "free": free, "available": available }))
         })),
         "usage" => {
             let fresh = request["fresh"].as_bool().unwrap_or_default();

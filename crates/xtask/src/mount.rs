@@ -115,7 +115,7 @@ const TESTS: &[Test] = &[
     test("memory", &[], memory::run),
     test("kill", &[], kill::run),
     test("brim", &[], brim::run),
-    test("install", &["make", "bash", "findmnt", "losetup", "unshare", "nsenter"], install::run),
+    test("install", &["make", "bash", "findmnt", "losetup", "unshare", "nsenter", "perl"], install::run),
     test("pjdfstest", &["pjdfstest"], pjdfstest::run),
     test("hard-links", &["bash", "tar", "rsync", "diff", "awk"], links::run),
     test("link-counts", &[], link_counts::run),

@@ -52,13 +52,14 @@ pub fn run(args: &InfoArgs) -> Result<Status> {
     let superblock = RawVolume::open(&volume)?.newest_superblock(&volume)?;
     let in_use = if mount.is_none() { in_use(&volume) } else { None };
     let (space, usage) = match &mount {
-        Some(mount) => (Some(space_of_mount(mount)?), control::request(&mount.device, "usage").ok()),
+        Some(mount) => (space_of_mount(mount)?, control::request(&mount.device, "usage").ok()),
         None if in_use.is_some() => (None, None),
         None => space_of_volume(&volume).map(|(space, usage)| (Some(space), usage))?,
     };
     let daemon = mount.as_ref().and_then(|mount| control::request(&mount.device, "info").ok());
-    let of_daemon = |field: &str| daemon.as_ref()?.get(field)?.as_str();
+    let of_daemon = |field: &str| Some(shown(daemon.as_ref()?.get(field)?.as_str()?.as_bytes()));
     let (transport, failure) = (of_daemon("transport"), of_daemon("failure"));
+    let (transport, failure) = (transport.as_deref(), failure.as_deref());
     let mut output = Output::new();
     if args.json {
         let mut object = to_json(&volume, mount.as_ref(), transport, &superblock, space);
@@ -100,13 +101,25 @@ impl Space {
     }
 }
 
-fn space_of_mount(mount: &MountEntry) -> Result<Space> {
+/// `None` if it cannot be told.
+fn space_of_mount(mount: &MountEntry) -> Result<Option<Space>> {
     let stat = rustix::fs::statvfs(&mount.mountpoint).map_err(|error| {
         let why = crate::failure::errno_text(error);
         Failure::new(format!("cannot ask the mount {}: {why}", mount.mountpoint.display()))
     })?;
+    // What FUSE tells whom the mount does not let in, as root where another user has mounted for himself.
+    if stat.f_blocks == 0 {
+        let told = control::request(&mount.device, "space").unwrap_or_default();
+        let bytes = |field: &str| told[field].as_u64();
+        let all = bytes("capacity").zip(bytes("free")).zip(bytes("available"));
+        return Ok(all.map(|((capacity, free), available)| Space { capacity, free, available }));
+    }
     let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-    Ok(Space { capacity: bytes(stat.f_blocks), free: bytes(stat.f_bfree), available: bytes(stat.f_bavail) })
+    Ok(Some(Space {
+        capacity: bytes(stat.f_blocks),
+        free: bytes(stat.f_bfree),
+        available: bytes(stat.f_bavail),
+    }))
 }
 
 /// That somebody has a volume for himself, as a sentence.
@@ -206,7 +219,10 @@ fn print(
             human(space.capacity),
             human(space.available)
         ),
-        None => format!("not known, since {}", in_use.unwrap_or_default()),
+        None => {
+            let why = "the mount lets only its user in, and its daemon cannot be reached";
+            format!("not known, since {}", in_use.unwrap_or(why))
+        }
     };
     let lines = [
         ("Volume", name(path)),

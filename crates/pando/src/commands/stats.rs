@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::control;
 use crate::failure::{Failure, Result, Status, io_text};
-use crate::output::Output;
+use crate::output::{Output, shown};
 use crate::size::human;
 use crate::usage;
 
@@ -40,8 +40,8 @@ pub struct StatsArgs {
 
 /// Runs `pando stats`.
 pub fn run(args: &StatsArgs) -> Result<Status> {
-    let shown = crate::volume::name(&args.mountpoint);
-    let failed = |why: String| Failure::new(format!("cannot show the counters of {shown}: {why}"));
+    let place = crate::volume::name(&args.mountpoint);
+    let failed = |why: String| Failure::new(format!("cannot show the counters of {place}: {why}"));
     let entry = mount_table::mounted_at(&args.mountpoint).map_err(|error| failed(io_text(&error)))?;
     let entry = entry.ok_or_else(|| failed("no PandoFS volume is mounted there".to_owned()))?;
     let answer = control::request(&entry.device, "stats").map_err(|error| failed(error.to_string()))?;
@@ -100,7 +100,9 @@ fn print(output: &mut Output, counters: &Map<String, Value>) -> Result<()> {
                 None => value.as_f64().map_or(value.to_string(), |ratio| format!("{ratio:.3}")),
             },
         };
-        output.line(format!("{:>width$}: {text}", name.replace('_', " ")))?;
+        // The daemon may be another user's.
+        let name = shown(name.replace('_', " ").as_bytes());
+        output.line(format!("{name:>width$}: {text}"))?;
     }
     Ok(())
 }

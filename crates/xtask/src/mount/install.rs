@@ -177,6 +177,8 @@ cat lines > fstab
 
 /// A user mounts and unmounts what a line with `user` allows; what is in it belongs to whom it belongs.
 const AS_A_USER: &str = r#"
+# Nor where the session of whoever runs this has its sockets.
+unset XDG_RUNTIME_DIR
 as_user() { setpriv --reuid "$NOBODY" --regid "$NOBODY" --clear-groups "$@"; }
 # The device as udev makes it, whatever this machine's is.
 mknod -m 666 fuse c 10 229
@@ -189,8 +191,28 @@ as_user sh -c 'echo mine > a/file'
 test "$NOBODY" = "$(as_user stat -c %u a/file)"
 # Root is another user.
 refused cat a/file
+# It gets to the daemon all the same, and is told nothing that is not so.
+$PANDO info --json a | grep -q '"available": [1-9]'
+$PANDO stats a > /dev/null
+mount -o remount,ro a
+refused as_user touch a/new
+mount -o remount,rw a
+as_user touch a/new
 as_user umount "$PWD/a"
 test ! -e a/file
+$PANDO check volumes/a.img
+# Whoever unmounts waits until it is closed, though a daemon of root's that was killed has left a socket of that name.
+as_user mount "$PWD/a"
+as_user touch a/newer
+mkdir -p -m 755 /run/pando
+mount -t tmpfs -o mode=755 own /run/pando
+stale=/run/pando/$(findmnt -n -o MAJ:MIN a | tr -d ' ' | tr : -).socket
+perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); bind(S, sockaddr_un(shift)) or die' "$stale"
+$PANDO umount a 2> said
+test ! -s said
+rm said
+umount /run/pando
+$PANDO info --json volumes/a.img | grep -q '"clean": true'
 $PANDO check volumes/a.img
 "#;
 
