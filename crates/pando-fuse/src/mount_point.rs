@@ -460,15 +460,25 @@ fn run_unmount(command: &mut Command, mountpoint: &Path) -> io::Result<Result<()
     }))
 }
 
-/// The PandoFS that was mounted here a moment ago, and is in the table. It is unmounted if nothing can be learned of it; what somebody else has put in its
-/// place stays.
-pub(crate) fn just_mounted_at(table: &MountTable, path: &Path) -> Result<MountEntry, MountError> {
-    let entry = table.mounted_at(path).map_err(|error| {
+/// What was mounted here from this source a moment ago, and is in the table. Another PandoFS may have been mounted over it since. It is unmounted if nothing can be
+/// learned of it; what somebody else has put in its place stays.
+pub(crate) fn just_mounted_at(
+    table: &MountTable,
+    path: &Path,
+    source: &Path,
+) -> Result<MountEntry, MountError> {
+    let mounted = table.mounted().map_err(|error| {
         // The first error is the one to tell.
         let _ = unmount_by_force(path, true);
         refuse("mount", path, &error)
     })?;
+    // As it is, or as fusermount3 was given it.
+    let given = source.to_string_lossy();
+    let is_it = |entry: &&MountEntry| {
+        entry.mountpoint == path && (entry.source == source || entry.source.as_os_str() == &*given)
+    };
     let unlisted = || io::Error::other("the kernel does not list it in /proc/self/mountinfo");
+    let entry = mounted.iter().rfind(is_it).cloned();
     entry.ok_or_else(|| refuse("mount", path, &unlisted()))
 }
 
@@ -533,6 +543,37 @@ mod tests {
             "cannot unmount /mnt: fusermount3 is not installed; install the package fuse3, or unmount as root"
         );
         assert_eq!(said(Errno::MFILE), "cannot unmount /mnt: cannot run fusermount3: too many open files");
+    }
+
+    /// Of two daemons that mounted at the same time, the first took the second's mount for its own.
+    #[test]
+    fn what_was_just_mounted_is_known_below_another_one() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            println!("SKIPPED what_was_just_mounted_is_known_below_another_one: it needs /dev/fuse and root");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().canonicalize().unwrap();
+        let table = MountTable::open().unwrap();
+        let found = |source: &str| just_mounted_at(&table, &path, Path::new(source));
+        let mut mounted = Vec::new();
+        for source in ["/a volume#", "/another"] {
+            let look = Appearance {
+                source: Path::new(source),
+                claim: None,
+                vfs_options: &[],
+                contexts: &[],
+                allow_other: false,
+                default_permissions: false,
+            };
+            mounted.push((mount(&path, &look).unwrap(), found(source).unwrap().device));
+        }
+        let devices = ["/a volume#", "/another"].map(|source| found(source).unwrap().device);
+        let is_unlisted = found("/a").is_err();
+        // What fails must not leave them.
+        mounted.iter().for_each(|_| unmount_by_force(&path, true).unwrap());
+        assert!(devices.iter().eq(mounted.iter().map(|(_, device)| device)), "{devices:?} {mounted:?}");
+        assert!(devices[0] != devices[1] && is_unlisted);
     }
 
     #[test]

@@ -230,7 +230,7 @@ impl Session {
         let mut server =
             Server::new(dispatcher, agreement, device, interest, durable, options.unmounted.clone());
         server.gathered = gathered;
-        let entry = mount_point::just_mounted_at(&table, &mountpoint)?;
+        let entry = mount_point::just_mounted_at(&table, &mountpoint, &options.source)?;
         mount_point::set_read_ahead(&entry.device, READ_AHEAD_BYTES);
         let unmounter = Unmounter { mountpoint, device: entry.device, connection, table: Arc::new(table) };
         let yields = options.yielding && rings.is_some() && Yielding::is_possible();
