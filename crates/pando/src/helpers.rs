@@ -154,9 +154,9 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if is_remount {
         return status(remount(&args.mountpoint, &known).map(|()| Status::Success), FAILED);
     }
-    // mount(8) knows by its source that a volume is mounted, and a snapshot has another one than its line in /etc/fstab.
-    let is_there = |name: &String| mounts::is_snapshot_at(&args.volume, name, &args.mountpoint);
-    if settings.snapshot.as_ref().is_some_and(is_there) {
+    // mount(8) knows by its source that a volume is mounted. A snapshot has another one than its line in /etc/fstab, and so has what the line names by a link, as
+    // those of /dev/mapper are.
+    if mounts::is_at(&args.volume, settings.snapshot.as_deref(), &args.mountpoint) {
         return ExitCode::SUCCESS;
     }
     status(mount::in_background(args.volume, args.mountpoint, known), FAILED)

@@ -24,10 +24,10 @@ pub fn served(volume: &Path) -> Option<MountEntry> {
     of_volume(volume).filter(|mount| !is_dead(&mount.mountpoint))
 }
 
-/// Whether what is mounted at a directory is this snapshot already, and is served.
-pub fn is_snapshot_at(volume: &Path, name: &str, mountpoint: &Path) -> bool {
+/// Whether what is mounted at a directory is this volume, or this snapshot of it, already, and is served.
+pub fn is_at(volume: &Path, snapshot: Option<&str>, mountpoint: &Path) -> bool {
     let Ok(volume) = volume.canonicalize() else { return false };
-    let source = mount_source(&volume, name);
+    let source = snapshot.map_or_else(|| volume.clone(), |name| mount_source(&volume, name));
     let mount = mounted_at(mountpoint).ok().flatten().filter(|mount| mount.source == source);
     mount.is_some_and(|mount| !is_dead(&mount.mountpoint))
 }

@@ -102,17 +102,16 @@ pub fn run(args: &MountArgs) -> Result<Status> {
     for list in &args.options {
         settings.add(list).map_err(|error| Failure::new(error.to_string()))?;
     }
-    if let Some(name) = &settings.snapshot
-        && !args.daemon
-    {
-        let mount = awaited(&args.volume);
-        // Behind the wait, in which somebody else may have mounted it.
-        if mounts::is_snapshot_at(&args.volume, name, &args.mountpoint) {
-            let (name, volume) = (shown(name.as_bytes()), args.volume.display());
-            let mountpoint = args.mountpoint.display();
-            return Err(Failure::new(format!("{name} of {volume} is mounted on {mountpoint} already")));
+    if !args.daemon {
+        let snapshot = settings.snapshot.as_deref();
+        let mount = snapshot.and_then(|_| awaited(&args.volume));
+        // Behind the wait, in which somebody else may have mounted it. Who only reads would get a second daemon, over the first.
+        if mounts::is_at(&args.volume, snapshot, &args.mountpoint) {
+            let what = snapshot.map(|name| format!("{} of ", shown(name.as_bytes()))).unwrap_or_default();
+            let (volume, mountpoint) = (args.volume.display(), args.mountpoint.display());
+            return Err(Failure::new(format!("{what}{volume} is mounted on {mountpoint} already")));
         }
-        if let Some(mount) = mount {
+        if let Some((name, mount)) = snapshot.zip(mount) {
             return beside(args, name, &mount);
         }
     }

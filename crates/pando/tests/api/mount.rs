@@ -508,6 +508,32 @@ fn helpers_of_mount_and_umount() {
     place.run(&mount, &["nothing", "mnt", "-o", "rw"]).expect_failure(32, "nothing");
 }
 
+/// Read-only, each `mount -a` put another daemon over the one before where the line of /etc/fstab names a link; else it failed.
+#[test]
+fn a_volume_is_mounted_once_at_a_place() {
+    let Some(place) = Place::new("a_volume_is_mounted_once_at_a_place") else { return };
+    let [mount, link] = ["mount.fuse.pando", "link"].map(|name| place.directory.path().join(name));
+    symlink(env!("CARGO_BIN_EXE_pando"), &mount).unwrap();
+    symlink("volume", link).unwrap();
+    fs::create_dir(place.directory.path().join("other")).unwrap();
+    for options in ["ro", "rw"] {
+        for volume in ["link", "link", "volume"] {
+            place.run(&mount, &[volume, "mnt", "-o", options]).expect_success();
+            assert_eq!(place.mountpoints().len(), 1);
+        }
+        let again = place.pando(&["mount", "-o", options, "volume", "mnt"]);
+        again.expect_failure(1, "volume is mounted on mnt already");
+        // Readers share it.
+        let elsewhere = place.pando(&["mount", "-o", options, "volume", "other"]);
+        assert_eq!(elsewhere.status() == 0, options == "ro", "{}", elsewhere.stderr());
+        if options == "ro" {
+            place.pando(&["umount", "other"]).expect_success();
+        }
+        assert_eq!(place.mountpoints().len(), 1);
+        place.unmount();
+    }
+}
+
 /// They asked the daemon first, and waited for its end.
 #[test]
 fn the_helper_unmounts_lazily_and_by_force_without_the_daemon() {
