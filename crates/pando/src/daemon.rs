@@ -33,6 +33,7 @@ use crate::control;
 use crate::failure::{Failure, Result, errno_text, io_text, stop_on_panic};
 use crate::mount_options::{MountSettings, Technique};
 use crate::output::put_name;
+use crate::volume::name;
 use crate::{memory, mounts, snapshots, usage};
 
 /// Whose cache is smaller wants little memory used more than speed.
@@ -168,11 +169,11 @@ fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>)> {
         let of_volume = mounted.iter().find(|entry| entry.source == service.volume);
         match of_volume.or(mounted.first()) {
             Some(entry) if of_volume.is_some() => {
-                Failure::new(format!("{volume} is mounted on {} already", entry.mountpoint.display()))
+                Failure::new(format!("{volume} is mounted on {} already", name(&entry.mountpoint)))
             }
             Some(entry) => Failure::new(format!(
                 "cannot mount {volume}: its snapshot that is mounted on {} keeps it open; unmount that first, and mount it after the volume",
-                entry.mountpoint.display()
+                name(&entry.mountpoint)
             )),
             None => {
                 let user = is_in_use.then(|| mounts::user_of(&service.volume));

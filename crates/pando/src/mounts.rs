@@ -10,18 +10,37 @@ use std::path::{Path, PathBuf};
 use pando_device::loops;
 use pando_fuse::mount_point::{is_dead, unmount_by_force};
 use pando_fuse::mount_table::{MountEntry, mounted, mounted_at, mounted_of_any_type};
+use rustix::process::Uid;
 
 use crate::snapshots::mount_source;
+use crate::volume::name;
 
 /// The mount of the PandoFS volume at `volume`, if there is one.
 pub fn of_volume(volume: &Path) -> Option<MountEntry> {
-    let volume = volume.canonicalize().ok()?;
-    mounted().ok()?.into_iter().rfind(|mount| mount.source == volume)
+    all_of(volume).pop()
 }
 
 /// The same, unless its daemon was killed: then nobody has the volume.
 pub fn served(volume: &Path) -> Option<MountEntry> {
-    of_volume(volume).filter(|mount| !is_dead(&mount.mountpoint))
+    all_of(volume).into_iter().rfind(|mount| !is_dead(&mount.mountpoint))
+}
+
+fn all_of(volume: &Path) -> Vec<MountEntry> {
+    let Ok(volume) = volume.canonicalize() else { return Vec::new() };
+    let owner = owner_of(&volume);
+    let mut mounts = mounted().unwrap_or_default();
+    mounts.retain(|mount| mount.source == volume && is_believed(mount, owner));
+    mounts
+}
+
+fn owner_of(volume: &Path) -> Option<Uid> {
+    volume.metadata().ok().map(|metadata| Uid::from_raw(metadata.uid()))
+}
+
+/// Whether a mount is taken for one of what it says it is of, which belongs to `owner`. Any user can mount a FUSE with any source, and let those hang who ask it.
+fn is_believed(mount: &MountEntry, owner: Option<Uid>) -> bool {
+    let may_be_his = |user: Uid| user.is_root() || user == rustix::process::geteuid() || Some(user) == owner;
+    mount.owner.is_none_or(may_be_his)
 }
 
 /// Whether what is mounted at a directory is this volume, or this snapshot of it, already, and is served.
@@ -29,6 +48,7 @@ pub fn is_at(volume: &Path, snapshot: Option<&str>, mountpoint: &Path) -> bool {
     let Ok(volume) = volume.canonicalize() else { return false };
     let source = snapshot.map_or_else(|| volume.clone(), |name| mount_source(&volume, name));
     let mount = mounted_at(mountpoint).ok().flatten().filter(|mount| mount.source == source);
+    let mount = mount.filter(|mount| is_believed(mount, owner_of(&volume)));
     mount.is_some_and(|mount| !is_dead(&mount.mountpoint))
 }
 
@@ -62,7 +82,7 @@ fn is_on_top(mount: &MountEntry) -> bool {
 pub fn is_of(mount: &MountEntry, volume: &Path) -> bool {
     let source = mount.source.as_os_str().as_bytes();
     let rest = source.strip_prefix(volume.as_os_str().as_bytes());
-    rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'@')
+    rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'@') && is_believed(mount, owner_of(volume))
 }
 
 /// Who uses the device or image at `path`, as the end of a sentence: "it is mounted on /mnt".
@@ -76,9 +96,11 @@ pub fn user_of(path: &Path) -> Option<String> {
         other == path
             || is_block_device && other_device().is_some_and(|other| other.rdev() == metadata.rdev())
     };
-    let mounts = mounted_of_any_type().unwrap_or_default();
-    if let Some(mount) = mounts.into_iter().rfind(|mount| same(&mount.source)) {
-        return Some(format!("it is mounted on {}", mount.mountpoint.display()));
+    let owner = Some(Uid::from_raw(metadata.uid()));
+    // A source that is not believed is not looked at either: it may be on a file system of its user's.
+    let is_it = |mount: &MountEntry| is_believed(mount, owner) && same(&mount.source);
+    if let Some(mount) = mounted_of_any_type().unwrap_or_default().into_iter().rfind(is_it) {
+        return Some(format!("it is mounted on {}", name(&mount.mountpoint)));
     }
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut areas = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
@@ -88,11 +110,8 @@ pub fn user_of(path: &Path) -> Option<String> {
     if is_block_device {
         let file = loops::behind(metadata.rdev())?;
         let user = of_volume(&file)?;
-        return Some(format!(
-            "{}, the file behind it, is mounted on {}",
-            file.display(),
-            user.mountpoint.display()
-        ));
+        let (file, mountpoint) = (name(&file), name(&user.mountpoint));
+        return Some(format!("{file}, the file behind it, is mounted on {mountpoint}"));
     }
     let device = loops::over(&metadata)?;
     Some(format!("it is attached to {}", device.display()))
@@ -118,4 +137,27 @@ pub fn holders(device: &str) -> Vec<(u32, String)> {
         }
     }
     holders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_believed_of_those_who_could_have_made_it() {
+        let user = rustix::process::geteuid();
+        let [owner, stranger] = [1, 2].map(|number| Uid::from_raw(user.as_raw() + number));
+        let is_believed = |served_by: Option<Uid>| {
+            let mount = MountEntry {
+                device: "0:52".to_owned(),
+                mountpoint: "/mnt".into(),
+                source: "/dev/sdb1".into(),
+                owner: served_by,
+            };
+            is_believed(&mount, Some(owner))
+        };
+        // The kernel's own file systems, root's daemons and ours, and those of whom the volume belongs to.
+        assert!([None, Some(Uid::ROOT), Some(user), Some(owner)].into_iter().all(is_believed));
+        assert!(!is_believed(Some(stranger)));
+    }
 }

@@ -131,7 +131,7 @@ pub fn device_failure(path: &Path, error: &DeviceError) -> Failure {
     Failure::new(match error {
         DeviceError::InUse { .. } => match mounts::of_volume(path) {
             Some(mount) => {
-                let mountpoint = mount.mountpoint.display();
+                let mountpoint = self::name(&mount.mountpoint);
                 format!(
                     "{name} is mounted on {mountpoint}; use the files there, or unmount it first with \
                      'pando umount {mountpoint}'"

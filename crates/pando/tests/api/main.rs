@@ -10,5 +10,6 @@ mod mounted;
 mod remount;
 mod round_trip;
 mod snapshot_mounts;
+mod taken_for;
 mod transfer;
 mod volumes;

@@ -189,6 +189,10 @@ impl Ended {
         self.output.status.code().unwrap_or(-1)
     }
 
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.output.stdout).into_owned()
+    }
+
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
