@@ -16,7 +16,7 @@
 //!   could not write, so whoever gets the error must take the volume for broken. It tells only one of those who flush at the same time;
 //!   here all of them get the error (`flushes.rs`).
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -174,6 +174,14 @@ impl FileDevice {
     /// The claim on a block device that may be written to, for who hands it over to a mount. It ends with the device, whoever else has it.
     pub fn claim(&self) -> Option<Arc<Claim>> {
         self.claim.clone()
+    }
+
+    /// What is open, which something else may have come to the path of.
+    ///
+    /// # Errors
+    /// That of fstat(2), or where no descriptor is left.
+    pub fn metadata(&self) -> std::io::Result<Metadata> {
+        File::from(self.file.try_clone()?).metadata()
     }
 
     /// Refuses what lies outside. A request that is not made of whole blocks is a mistake of the caller.

@@ -3,8 +3,8 @@
 //! The socket is named after the device number of the mount, which the kernel's table of mounts gives without asking
 //! the mount itself. A request is `{"request":"info"}`; an answer `{"ok":...}` or `{"error":"a sentence"}`. Requests:
 //!
-//! * `info`: what is mounted where, by which process, and as `failure` why the volume takes no changes any more; if `brief` is true, without
-//!   the mounts of snapshots.
+//! * `info`: what is mounted where, by which process; in `file`, what the volume is in, by device and inode or by the number of a block device; and
+//!   as `failure` why the volume takes no changes any more. If `brief` is true, without the mounts of snapshots.
 //! * `stats`: the counters of the engine, and the same `failure`.
 //! * `space`: how full the volume is, as statfs(2) tells those whom the mount lets in.
 //! * `usage`: who uses the space, as of the last checkpoint, or with `fresh` of one that is written for it.

@@ -74,12 +74,12 @@ pub fn serve(service: Service) -> Result<()> {
     stop_on_panic(move |sentence| of_panics.error(sentence));
     // Before anything is written to the volume.
     mount_point::check(&service.mountpoint).map_err(|error| Failure::new(error.to_string()))?;
-    let (fs, claim) = open(&service)?;
+    let (fs, claim, file) = open(&service)?;
     if service.background && !is_waited_for() {
         return close(fs)
             .map_err(|error| Failure::new(format!("cannot close {}: {error}", service.volume.display())));
     }
-    let (session, answerer, control) = start(&service, &fs, claim, &log).inspect_err(|_| {
+    let (session, answerer, control) = start(&service, &fs, claim, file, &log).inspect_err(|_| {
         // Else the next mount would replay the log. The first error is the one to tell.
         let _ = fs.close();
     })?;
@@ -109,6 +109,7 @@ fn start(
     service: &Service,
     fs: &Arc<FileSystem>,
     claim: Option<Arc<Claim>>,
+    file: Value,
     log: &Arc<Log>,
 ) -> Result<(Session, Arc<Answerer>, Option<ControlServer>)> {
     let mounts = Arc::new(SnapshotMounts::default());
@@ -118,6 +119,7 @@ fn start(
     let unmounter = session.unmounter();
     let answerer = Arc::new(Answerer {
         volume: service.volume.clone(),
+        file,
         fs: Arc::downgrade(fs),
         kernel: session.notifier(),
         live: unmounter.clone(),
@@ -151,8 +153,8 @@ fn cache_bytes(settings: &MountSettings) -> u64 {
     settings.cache_bytes.unwrap_or_else(memory::default_cache_bytes)
 }
 
-/// Opens the volume. If it is on a block device that may be written to, with the claim on that.
-fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>)> {
+/// Opens the volume. If it is on a block device that may be written to, with the claim on that. And tells what it is in.
+fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>, Value)> {
     let volume = service.volume.display();
     let settings = &service.settings;
     let read_only = settings.is_read_only();
@@ -198,12 +200,13 @@ fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>)> {
         ..defaults
     };
     let claim = device.claim();
+    let file = device.metadata().map_or(Value::Null, |metadata| mounts::identity(&metadata));
     let clock: Arc<dyn Clock> =
         if settings.collects_writes() { Arc::new(CoarseClock) } else { Arc::new(SystemClock) };
     let opened = FileSystem::open_with_clock(Arc::new(device), options, clock);
     let fs = opened.map_err(|error| Failure::new(format!("cannot mount {volume}: {error}")))?;
     fs.list_snapshots_directory(settings.show_snapshots);
-    Ok((fs, claim))
+    Ok((fs, claim, file))
 }
 
 fn mount(
@@ -262,6 +265,8 @@ fn mount_options(
 /// What answers the requests on the control sockets: of the mount of the volume, and of its snapshots.
 struct Answerer {
     volume: PathBuf,
+    /// What is open, as [`mounts::identity`] tells; something else may come to be at the volume's path.
+    file: Value,
     /// No strong reference, so that the volume is free once the daemon has let go of it.
     fs: Weak<FileSystem>,
     /// Of the mount of the volume.
@@ -283,6 +288,7 @@ fn start_control(
     let mut info = json!({
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
+        "file": answerer.file,
         "snapshot": snapshot,
         "device": unmounter.device(),
         "read_only": snapshot.is_some() || settings.is_read_only(),

@@ -2,7 +2,8 @@
 //! nobody is known to.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,9 @@ use pando_device::loops;
 use pando_fuse::mount_point::{is_dead, unmount_by_force};
 use pando_fuse::mount_table::{MountEntry, mounted, mounted_at, mounted_of_any_type};
 use rustix::process::Uid;
+use serde_json::{Value, json};
 
+use crate::control;
 use crate::snapshots::mount_source;
 use crate::volume::name;
 
@@ -20,9 +23,9 @@ pub fn of_volume(volume: &Path) -> Option<MountEntry> {
     all_of(volume).pop()
 }
 
-/// The same, unless its daemon was killed: then nobody has the volume.
+/// The same, unless its daemon was killed: then nobody has the volume. Nor has one that serves what was at that path before.
 pub fn served(volume: &Path) -> Option<MountEntry> {
-    all_of(volume).into_iter().rfind(|mount| !is_dead(&mount.mountpoint))
+    all_of(volume).into_iter().rfind(|mount| !is_dead(&mount.mountpoint) && !is_of_another(mount, volume))
 }
 
 fn all_of(volume: &Path) -> Vec<MountEntry> {
@@ -43,13 +46,33 @@ fn is_believed(mount: &MountEntry, owner: Option<Uid>) -> bool {
     mount.owner.is_none_or(may_be_his)
 }
 
+/// Whether the daemon of a mount has something else open than what is at this path now. Not if it does not say.
+pub fn is_of_another(mount: &MountEntry, volume: &Path) -> bool {
+    let info = control::request(&mount.device, "info").unwrap_or_default();
+    let Some(has_open) = info.get("file").filter(|file| !file.is_null()) else { return false };
+    match volume.metadata() {
+        Ok(metadata) => *has_open != identity(&metadata),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    }
+}
+
+/// What a file or block device is, by whatever name.
+pub fn identity(metadata: &Metadata) -> Value {
+    match metadata.file_type().is_block_device() {
+        true => json!({ "block_device": metadata.rdev() }),
+        false => json!({ "device": metadata.dev(), "inode": metadata.ino() }),
+    }
+}
+
 /// Whether what is mounted at a directory is this volume, or this snapshot of it, already, and is served.
 pub fn is_at(volume: &Path, snapshot: Option<&str>, mountpoint: &Path) -> bool {
     let Ok(volume) = volume.canonicalize() else { return false };
     let source = snapshot.map_or_else(|| volume.clone(), |name| mount_source(&volume, name));
     let mount = mounted_at(mountpoint).ok().flatten().filter(|mount| mount.source == source);
-    let mount = mount.filter(|mount| is_believed(mount, owner_of(&volume)));
-    mount.is_some_and(|mount| !is_dead(&mount.mountpoint))
+    mount.filter(|mount| is_believed(mount, owner_of(&volume))).is_some_and(|mount| {
+        // Something else may have come to the volume's path since.
+        !is_dead(&mount.mountpoint) && !is_of_another(&mount, &volume)
+    })
 }
 
 /// Where the mount with this device number is seen.

@@ -46,7 +46,16 @@ pub struct InfoArgs {
 pub fn run(args: &InfoArgs) -> Result<Status> {
     let mounted = mounted_at(&args.path).ok().flatten();
     let (volume, mount) = match mounted {
-        Some(mount) => (volume_of(&mount), Some(mount)),
+        Some(mount) => {
+            let volume = volume_of(&mount);
+            if mounts::is_of_another(&mount, &volume) {
+                let (place, volume) = (name(&mount.mountpoint), name(&volume));
+                return Err(Failure::new(format!(
+                    "cannot show the volume mounted on {place}: it is not what is at {volume} now"
+                )));
+            }
+            (volume, Some(mount))
+        }
         None => (args.path.clone(), mounts::served(&args.path)),
     };
     let superblock = RawVolume::open(&volume)?.newest_superblock(&volume)?;
