@@ -69,7 +69,7 @@ pub enum Error {
 
 impl Error {
     /// True if something on the device cannot be read, or is not what was written there: that costs what lies there, and nothing else.
-    pub(crate) fn is_unreadable(&self) -> bool {
+    pub fn is_unreadable(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Device(DeviceError::Io { action: "read", .. }))
     }
 

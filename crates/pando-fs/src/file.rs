@@ -4,7 +4,7 @@
 //! zeros. No value reaches behind the file's size, and no block lies behind it (FS-1), so a file grows without a read.
 
 use bytes::{Bytes, BytesMut};
-use pando_engine::{Batch, KeyRange, ScanLimit, Tree};
+use pando_engine::{Batch, Bound, KeyRange, Scan, ScanLimit, Tree};
 
 use crate::inode::{Inode, State};
 use crate::operations::{FileType, InodeNumber, WriteMode};
@@ -83,7 +83,7 @@ impl FileSystem {
         let mut at = offset;
         let mut range: Option<KeyRange> = Some(key::block_range(prefix, first, last));
         while let Some(part) = range {
-            let scan = self.store.scan(Tree::Data, &part, limit)?;
+            let scan = self.scan_blocks(prefix, &part, limit)?;
             for (data_key, value) in scan.entries {
                 let Some(block) = key::block_of(prefix, &data_key) else { continue };
                 let start = (block * BLOCK).max(at);
@@ -104,6 +104,24 @@ impl FileSystem {
             out.push(Piece::Hole(end - at));
         }
         Ok(out)
+    }
+
+    /// A piece of the blocks in a range. Where damage is in the way of a scan, which needs what lies there whatever waits above, the next block alone: of
+    /// one that was written since, messages say all.
+    pub(crate) fn scan_blocks(&self, prefix: &[u8], range: &KeyRange, limit: ScanLimit) -> Result<Scan> {
+        let error = match self.store.scan(Tree::Data, range, limit) {
+            Err(Error::Engine(error)) if error.is_unreadable() => error,
+            scan => return scan,
+        };
+        let block = key::block_behind(prefix, &range.lower).ok_or(Error::Engine(error))?;
+        let block_key = key::block_key(prefix, block);
+        if !range.contains(&block_key) {
+            return Ok(Scan::default());
+        }
+        let value = self.store.get(Tree::Data, &block_key)?;
+        let rest = KeyRange::new(Bound::after(block_key.clone()), range.upper.clone());
+        let entries = value.map(|value| (block_key, value)).into_iter().collect();
+        Ok(Scan { entries, rest: (!rest.is_empty()).then_some(rest) })
     }
 
     pub(crate) fn write_file(

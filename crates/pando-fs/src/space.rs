@@ -1,7 +1,7 @@
 //! Holes and copies: fallocate, lseek for data and holes, copy_file_range.
 
 use bytes::Bytes;
-use pando_engine::{Batch, Bound, ScanLimit, Tree};
+use pando_engine::{Batch, Bound, ScanLimit};
 
 use crate::file::{BLOCK, Edit, SIZE_MAX, check_regular, check_size};
 use crate::inode::{State, States};
@@ -147,7 +147,7 @@ impl FileSystem {
         let from = state.searches.start(Seek::Data, first);
         let mut range = Some(key::block_range(prefix, from, state.record.size.div_ceil(BLOCK)));
         while let Some(part) = range {
-            let scan = self.store.scan(Tree::Data, &part, ScanLimit { entries: 1, bytes: 1 })?;
+            let scan = self.scan_blocks(prefix, &part, ScanLimit { entries: 1, bytes: 1 })?;
             let found = scan.entries.first().and_then(|(data_key, _)| key::block_of(prefix, data_key));
             if let Some(block) = found {
                 return Ok(offset.max(block * BLOCK));
@@ -165,7 +165,7 @@ impl FileSystem {
         let mut expected = state.searches.start(Seek::Hole, first);
         let mut range = Some(key::block_range(prefix, expected, state.record.size.div_ceil(BLOCK)));
         while let Some(part) = range {
-            let scan = self.store.scan(Tree::Data, &part, ScanLimit { entries: 1024, bytes: usize::MAX })?;
+            let scan = self.scan_blocks(prefix, &part, ScanLimit { entries: 1024, bytes: usize::MAX })?;
             for (data_key, _) in &scan.entries {
                 if key::block_of(prefix, data_key) != Some(expected) {
                     return Ok(expected);

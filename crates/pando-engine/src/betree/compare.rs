@@ -22,7 +22,7 @@ use pando_format::{Bound, KeyRange, NodeId, PartEntry, Pending, Tree};
 use super::leaf::{BasementSlot, Leaf};
 use super::names::Names;
 use super::node::{Body, NodeRef};
-use super::scan::{Collector, Level, Place, WayDown, basement_at, merge, way_down};
+use super::scan::{Collector, Level, Place, WayDown, basement_at, merge};
 use crate::volume::Volume;
 use crate::{Comparison, Difference, Error, Miss, Result, ScanLimit};
 
@@ -195,7 +195,7 @@ impl Volume {
                 below.foot = Foot::Basement { node: node.id, leaf, index };
             }
             Body::Interior(interior) => {
-                let way = way_down(node, state.height, interior, &side.place, &local)?;
+                let way = self.way_down(node, state.height, interior, &side.place, &local)?;
                 let piece = way.range_below(&way.bounds.intersection(&local));
                 let seen = way.range_below(&way.bounds);
                 let WayDown { buffer, id, height, names: names_below, .. } = way;

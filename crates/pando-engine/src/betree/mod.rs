@@ -37,3 +37,5 @@ pub(crate) mod token;
 #[cfg(test)]
 mod token_tests;
 pub(crate) mod tree;
+#[cfg(test)]
+mod unreadable_tests;

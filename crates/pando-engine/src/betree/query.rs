@@ -11,11 +11,11 @@ use pando_format::{NodeId, Pending, Tree};
 use super::names::NAMES_LENGTH_MAX;
 use super::node::{Body, CachedNode};
 use super::sharing::lifts_too_much;
+use crate::Result;
 use crate::volume::Volume;
-use crate::{Error, Miss, Result};
 
 impl Volume {
-    /// The value of a key, or [`Error::Miss`].
+    /// The value of a key, or [`crate::Error::Miss`].
     pub(crate) fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>> {
         self.stats.gets.fetch_add(1, Ordering::Relaxed);
         let root = self.root(tree).read();
@@ -31,9 +31,8 @@ impl Volume {
                     return Ok(None);
                 }
                 let index = leaf.index_of(key);
-                let Some(basement) = leaf.basements[index].part.get() else {
-                    return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
-                };
+                let part = &leaf.basements[index].part;
+                let Some(basement) = part.get() else { return Err(self.missing(node.id, index, part)) };
                 return Ok(basement.get(key).cloned());
             }
             Body::Interior(interior) => interior,
@@ -41,7 +40,7 @@ impl Volume {
         let index = interior.index_of(key);
         let child = &interior.children[index];
         let Some(buffer) = child.buffer.get() else {
-            return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
+            return Err(self.missing(node.id, index, &child.buffer));
         };
         let pending = buffer.pending(key);
         if let Some(pending @ (Pending::Put(_) | Pending::Delete)) = pending {

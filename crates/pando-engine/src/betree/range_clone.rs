@@ -192,6 +192,8 @@ impl Volume {
                 Err(Error::Miss(_)) if is_large || out.bytes > limit || out.pieces > COPIED_PIECES_MAX => {
                     return Ok(None);
                 }
+                // To name a node it need not be read.
+                Err(error) if error.is_unreadable() => return Ok(None),
                 left => left?,
             };
             // With its new prefix each key may be longer by a quarter of a MiB.
@@ -277,7 +279,7 @@ impl Volume {
             let child = &interior.children[first];
             let Some(buffer) = child.buffer.get() else {
                 let miss = Miss { node: node.id, part: Some(first as u32) };
-                if lost.contains(&miss) {
+                if lost.contains(&miss) || self.lost_part(node.id, &child.buffer).is_some() {
                     return Ok(Some(Way::Clone { gotos: here(&names), carried }));
                 }
                 return Err(Error::Miss(miss));
@@ -298,7 +300,8 @@ impl Volume {
             }
             names = names.below(&local, strip as usize, prepend).ok_or_else(damaged)?;
             // To name a node it need not be read, and a leaf leads no further.
-            if height == 0 || lost.contains(&Miss { node: id, part: None }) {
+            let is_lost = || lost.contains(&Miss { node: id, part: None }) || self.lost_header(id).is_some();
+            if height == 0 || is_lost() {
                 return Ok(Some(Way::Clone { gotos: vec![goto(&range, &names, id, height)], carried }));
             }
             let next = self.cached(id)?;

@@ -18,7 +18,7 @@ use super::names::Names;
 use super::node::{Body, CachedNode, NodeRef};
 use super::sharing::lifts_too_much;
 use crate::volume::Volume;
-use crate::{Error, Miss, Result, Scan, ScanLimit};
+use crate::{Result, Scan, ScanLimit};
 
 /// A buffer on the path from the root, and how its node's keys are made from full ones.
 pub(super) struct Level<'a> {
@@ -86,7 +86,7 @@ impl Collector {
 }
 
 impl Volume {
-    /// A piece of a range, at least one entry if there is any, or [`Error::Miss`].
+    /// A piece of a range, at least one entry if there is any, or [`crate::Error::Miss`].
     pub(crate) fn scan(&self, tree: Tree, range: &KeyRange, limit: ScanLimit) -> Result<Scan> {
         let mut out = Collector::new(limit);
         let rest = self.collect(tree, range, &mut out)?;
@@ -135,9 +135,8 @@ impl Volume {
             }
             Body::Leaf(leaf) => {
                 let index = basement_at(leaf, range);
-                let Some(basement) = leaf.basements[index].part.get() else {
-                    return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
-                };
+                let part = &leaf.basements[index].part;
+                let Some(basement) = part.get() else { return Err(self.missing(node.id, index, part)) };
                 self.comes_to(node, index, || names.to_full(&range.lower));
                 let mut piece = range.clone();
                 let cut = cut(&mut piece, &leaf.range_of(index));
@@ -147,7 +146,7 @@ impl Volume {
             }
             Body::Interior(interior) => interior,
         };
-        let way = way_down(node, state.height, interior, place, range)?;
+        let way = self.way_down(node, state.height, interior, place, range)?;
         let mut piece = range.clone();
         let cut = cut(&mut piece, &way.bounds);
         let piece = way.range_below(&piece);
@@ -164,7 +163,40 @@ impl Volume {
         Ok(next.or_else(|| cut.map(|end| names.to_full(&end))))
     }
 
-    /// The leaf in which a scan of the range would begin, or [`Error::Miss`] of a node or buffer above it.
+    /// The way down from an interior node at the beginning of `range`, which is seen at `place`, or [`crate::Error::Miss`].
+    pub(super) fn way_down<'a>(
+        &self,
+        node: &CachedNode,
+        height: u8,
+        interior: &'a Interior,
+        place: &Place<'_>,
+        range: &KeyRange,
+    ) -> Result<WayDown<'a>> {
+        let index = interior.index_above(&range.lower);
+        let child = &interior.children[index];
+        let Some(buffer) = child.buffer.get() else {
+            return Err(self.missing(node.id, index, &child.buffer));
+        };
+        let mut bounds = interior.bounds_of(index, &place.seen).intersection(&place.seen);
+        // Where a goto covers the beginning of the range, it leads on; where one comes later, the piece ends at it.
+        let next = buffer.gotos().partition_point(|goto| goto.range.upper <= range.lower);
+        let next = buffer.gotos().get(next);
+        let goto = next.filter(|goto| goto.range.lower <= range.lower);
+        match (goto, next) {
+            (Some(goto), _) => bounds = bounds.intersection(&goto.range),
+            (None, Some(next)) => bounds.upper = bounds.upper.min(next.range.lower.clone()),
+            (None, None) => {}
+        }
+        let (id, height, strip, prepend) = match goto {
+            Some(goto) => (goto.target, goto.height, goto.xf.strip as usize, &goto.xf.prepend[..]),
+            None if child.id.is_empty() => (child.id, 0, 0, &[][..]),
+            None => (child.id, height.wrapping_sub(1), child.strip as usize, child.prepended()),
+        };
+        let names = place.names.below(&bounds, strip, prepend).ok_or_else(|| lifts_too_much(node))?;
+        Ok(WayDown { buffer, id, height, names, bounds, strip, prepend })
+    }
+
+    /// The leaf in which a scan of the range would begin, or [`crate::Error::Miss`] of a node or buffer above it.
     pub(crate) fn leaf_ahead(&self, tree: Tree, range: &KeyRange) -> Result<LeafAhead> {
         let root = self.root(tree).read();
         self.leaf_ahead_in(&root, &Place::root(), range)
@@ -184,7 +216,7 @@ impl Volume {
             }
             Body::Interior(interior) => interior,
         };
-        let way = way_down(node, state.height, interior, place, range)?;
+        let way = self.way_down(node, state.height, interior, place, range)?;
         let piece = way.range_below(&range.intersection(&way.bounds));
         let level = Level { buffer: way.buffer, names, above: place.above };
         if way.id.is_empty() || level.hides(&way.names, &piece) {
@@ -243,38 +275,6 @@ impl WayDown<'_> {
         };
         KeyRange::new(below(&range.lower), below(&range.upper))
     }
-}
-
-/// The way down from an interior node at the beginning of `range`, which is seen at `place`, or [`Error::Miss`].
-pub(super) fn way_down<'a>(
-    node: &CachedNode,
-    height: u8,
-    interior: &'a Interior,
-    place: &Place<'_>,
-    range: &KeyRange,
-) -> Result<WayDown<'a>> {
-    let index = interior.index_above(&range.lower);
-    let child = &interior.children[index];
-    let Some(buffer) = child.buffer.get() else {
-        return Err(Error::Miss(Miss { node: node.id, part: Some(index as u32) }));
-    };
-    let mut bounds = interior.bounds_of(index, &place.seen).intersection(&place.seen);
-    // Where a goto covers the beginning of the range, it leads on; where one comes later, the piece ends at it.
-    let next = buffer.gotos().partition_point(|goto| goto.range.upper <= range.lower);
-    let next = buffer.gotos().get(next);
-    let goto = next.filter(|goto| goto.range.lower <= range.lower);
-    match (goto, next) {
-        (Some(goto), _) => bounds = bounds.intersection(&goto.range),
-        (None, Some(next)) => bounds.upper = bounds.upper.min(next.range.lower.clone()),
-        (None, None) => {}
-    }
-    let (id, height, strip, prepend) = match goto {
-        Some(goto) => (goto.target, goto.height, goto.xf.strip as usize, &goto.xf.prepend[..]),
-        None if child.id.is_empty() => (child.id, 0, 0, &[][..]),
-        None => (child.id, height.wrapping_sub(1), child.strip as usize, child.prepended()),
-    };
-    let names = place.names.below(&bounds, strip, prepend).ok_or_else(|| lifts_too_much(node))?;
-    Ok(WayDown { buffer, id, height, names, bounds, strip, prepend })
 }
 
 /// The messages of one level inside the piece, nearest first.

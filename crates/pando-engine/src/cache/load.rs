@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use bytes::Bytes;
 use pando_device::{BLOCK_SIZE, Buffer, ReadRequest};
@@ -20,6 +21,7 @@ use crate::betree::message_buffer::{ENTRY_OVERHEAD, MessageBuffer};
 use crate::betree::node::{Body, CachedNode, Node, NodeRef};
 use crate::betree::part::Part;
 use crate::cache::in_flight::{Claim, InFlight};
+use crate::cache::lost::Piece;
 use crate::cache::read_ahead::{WINDOW_MIN, mark};
 use crate::volume::Volume;
 use crate::{Error, Miss, Result};
@@ -54,13 +56,13 @@ pub(super) struct Run<'a> {
 }
 
 impl Volume {
-    /// The node, or [`Error::Miss`]. The caller holds the lock of a node that names it, so it is in the block table unless that is damaged:
-    /// who missed such a node would ask for it for ever.
+    /// The node, or [`Error::Miss`], or why it could not be read a moment ago. The caller holds the lock of a node that names it, so it is in the block
+    /// table unless that is damaged: who missed such a node would ask for it for ever.
     pub(crate) fn cached(&self, id: NodeId) -> Result<NodeRef> {
         match self.cache.peek(id) {
             Some(node) => Ok(node),
             None if self.table.generation(id).is_none() => Err(unknown(id)),
-            None => Err(Error::Miss(Miss { node: id, part: None })),
+            None => Err(self.lost_header(id).unwrap_or(Error::Miss(Miss { node: id, part: None }))),
         }
     }
 
@@ -88,8 +90,20 @@ impl Volume {
         }
     }
 
-    /// Reads what a query missed. What it reads in order streams by.
+    /// Reads what a query missed. If that cannot be read, the query finds this when it asks again, and may do without; who misses it nevertheless is told
+    /// here.
     pub(crate) fn fetch_for_query(&self, miss: Miss) -> Result<()> {
+        if let Some(error) = self.lost(miss) {
+            return Err(error);
+        }
+        match self.read_missed(miss) {
+            Err(_) if self.lost(miss).is_some() => Ok(()),
+            done => done,
+        }
+    }
+
+    /// What it reads in order streams by.
+    fn read_missed(&self, miss: Miss) -> Result<()> {
         let (Some(node), Some(part)) = (self.cache.peek(miss.node), miss.part) else {
             return self.fetch(miss);
         };
@@ -124,6 +138,7 @@ impl Volume {
                 std::thread::yield_now();
                 continue;
             }
+            let begun = Instant::now();
             let header = self.read_header(id, &entry).and_then(|header| {
                 self.expect_in_tree(entry.tree, id, header.children())?;
                 Ok(header)
@@ -131,7 +146,10 @@ impl Volume {
             let header = match header {
                 // What lay there was written over after the node had moved: look it up again.
                 Err(Error::Damaged { .. }) if self.table.generation(id) != Some(entry.generation) => continue,
-                header => header.inspect_err(|error| self.stats.count_failed_read(error))?,
+                header => header.inspect_err(|error| {
+                    self.stats.count_failed_read(error);
+                    self.cache.lost.note(id, Piece::Header(entry.generation), error, begun);
+                })?,
             };
             let mut state = self.node_of(header, entry.clone());
             let mut shard = self.cache.shard(id).lock();
@@ -259,6 +277,7 @@ impl Volume {
     /// Reads a run of parts.
     pub(super) fn load_run(&self, node: &NodeRef, run: Run<'_>) -> Result<(Range<usize>, usize)> {
         let Run { _claim, place, wanted } = run;
+        let begun = Instant::now();
         let (index, first) = &wanted[0];
         let (index, start) = (*index, first.offset as usize * BLOCK_SIZE);
         let nothing = (index..index, 0);
@@ -292,7 +311,10 @@ impl Volume {
             Ok(loaded) => loaded,
             // What lay there was written over after the node had moved: ask again.
             Err(Error::Damaged { .. }) if moved => return Ok(nothing),
-            Err(error) => return Err(error),
+            Err(error) => {
+                self.cache.lost.note(node.id, Piece::of(&wanted[0].1), &error, begun);
+                return Err(error);
+            }
         };
         if moved {
             return Ok(nothing);
@@ -304,7 +326,9 @@ impl Volume {
         if sound == 0 {
             // It would be written, or split, as no leaf may be (LEAF-1).
             let what = "a basement node has keys that belong to those beside it";
-            return Err(Error::damaged_node(Some(node.tree), node.id, what));
+            let error = Error::damaged_node(Some(node.tree), node.id, what);
+            self.cache.lost.note(node.id, Piece::of(&wanted[0].1), &error, begun);
+            return Err(error);
         }
         let parts = index..index + sound;
         let bytes = loaded[..sound].iter().map(LoadedPart::bytes).sum();

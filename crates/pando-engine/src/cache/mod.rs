@@ -6,8 +6,8 @@
 //! * CACHE-2 a node leaves the cache only when it is clean and nobody holds it; parts leave alone ([`evict`]).
 //! * CACHE-3 a node that became dirty in the interval that is going on is in the dirty list, from which the next checkpoint is made.
 //!
-//! Lock order: the mutexes of a shard, of the clock hand, of the dirty list, of what is being read ([`in_flight`]) and is to be read ([`read_ahead`]), and of what
-//! streams by ([`passing`]) come after every node's lock and are held for a few instructions; under a shard are locked only a node
+//! Lock order: the mutexes of a shard, of the clock hand, of the dirty list, of what is being read ([`in_flight`]), is to be read ([`read_ahead`]) and cannot be ([`lost`]),
+//! and of what streams by ([`passing`]) come after every node's lock and are held for a few instructions; under a shard are locked only a node
 //! that leaves the cache ([`evict`]) and the block table (CACHE-1). Who waits for somebody else's read holds no lock.
 
 #[cfg(test)]
@@ -21,6 +21,7 @@ mod in_flight;
 pub(crate) mod load;
 #[cfg(test)]
 mod load_tests;
+mod lost;
 mod passing;
 pub(crate) mod read_ahead;
 #[cfg(test)]
@@ -42,6 +43,7 @@ use pando_format::NodeId;
 use parking_lot::Mutex;
 
 use self::in_flight::InFlight;
+use self::lost::Lost;
 use self::passing::Passing;
 use self::read_ahead::ReadAhead;
 use crate::betree::node::{CachedNode, Node, NodeRef};
@@ -93,6 +95,8 @@ pub(crate) struct NodeCache {
     image_bytes: AtomicI64,
     /// What is being read.
     in_flight: InFlight,
+    /// What could not be read.
+    lost: Lost,
     /// What streams by.
     passing: Passing,
     /// What is to be read next.
@@ -111,6 +115,7 @@ impl NodeCache {
             dirty_bytes: AtomicI64::new(0),
             image_bytes: AtomicI64::new(0),
             in_flight: InFlight::default(),
+            lost: Lost::default(),
             passing: Passing::default(),
             read_ahead: ReadAhead::default(),
         }

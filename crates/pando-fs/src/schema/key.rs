@@ -5,7 +5,7 @@
 //! damaged, whoever wrote it: nothing that leads out of a directory is handed out as a name in it.
 
 use bytes::Bytes;
-use pando_engine::{Bound, KeyRange, Tree};
+use pando_engine::{Bound, KeyRange, Side, Tree};
 use pando_format::KEY_LENGTH_MAX;
 
 /// Longest name, in bytes (`NAME_MAX`).
@@ -185,14 +185,16 @@ pub fn block_of(data_prefix: &[u8], data_key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(number.try_into().ok()?))
 }
 
-/// A block before which none lies behind a bound; `None` if that is not among the blocks.
+/// The first block that can lie behind a bound; `None` if that is not among the blocks.
 pub fn block_behind(data_prefix: &[u8], bound: &Bound) -> Option<u64> {
-    let mut number = [0; 8];
+    let is_after = bound.side == Side::After;
+    let mut number = [if is_after { 0xff } else { 0 }; 8];
+    let bytes = bound.bytes.strip_prefix(data_prefix)?;
     // It may be cut short, where that is enough to tell two keys apart.
-    for (to, from) in number.iter_mut().zip(bound.bytes.strip_prefix(data_prefix)?) {
+    for (to, from) in number.iter_mut().zip(bytes) {
         *to = *from;
     }
-    Some(u64::from_be_bytes(number))
+    u64::from_be_bytes(number).checked_add(u64::from(is_after || bytes.len() > number.len()))
 }
 
 /// Data key of a large extended attribute.
@@ -320,5 +322,23 @@ mod tests {
         assert!(blocks_from(&prefix, 0).contains(&block_key(&prefix, (1 << 51) - 1)));
         assert!(!block_range(&prefix, 3, 5).contains(&block_key(&prefix, 5)));
         assert_eq!(block_of(&prefix, &block_key(&prefix, 77)), Some(77));
+    }
+
+    #[test]
+    fn a_bound_says_which_block_comes_first_behind_it() {
+        let prefix = data_prefix(&child_key(b"", b"f"));
+        let cut = |length: usize| block_key(&prefix, 0x0102).slice(..prefix.len() + length);
+        for (bound, block) in [
+            (Bound::before(block_key(&prefix, 77)), Some(77)),
+            (Bound::after(block_key(&prefix, 77)), Some(78)),
+            (Bound::before([&block_key(&prefix, 77)[..], b"\0"].concat()), Some(78)),
+            (Bound::before(cut(7)), Some(0x0100)),
+            (Bound::after(cut(7)), Some(0x0200)),
+            (Bound::before(cut(0)), Some(0)),
+            (Bound::after(block_key(&prefix, u64::MAX)), None),
+            (Bound::before(b"\0e".as_slice()), None),
+        ] {
+            assert_eq!(block_behind(&prefix, &bound), block, "{bound:?}");
+        }
     }
 }

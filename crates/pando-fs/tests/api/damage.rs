@@ -1,7 +1,7 @@
 //! What a damaged volume, or one that was made for it, says: an error for what is damaged, and the rest can be used.
 
 use bytes::Bytes;
-use pando_engine::{Batch, Tree};
+use pando_engine::{Batch, FormatOptions, Tree};
 use pando_fs::operations::{Operations, ROOT, SNAPSHOTS, waiting};
 use pando_fs::schema::{Record, key};
 use pando_fs::{Error, FileSystem, InodeNumber};
@@ -202,4 +202,68 @@ fn more_snapshots_than_there_can_be_are_not_listed() {
     assert_eq!(waiting(&*volume.fs, FileSystem::snapshots), Err(Error::TooManyLinks));
     // What is asked for by its name is there.
     volume.walk(".snapshots/s").unwrap();
+}
+
+/// Blocks that do not get shorter by compression, and none of which is there twice.
+fn noise(blocks: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut word = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 32) as u32
+    };
+    (0..blocks * 1024).flat_map(|_| word().to_le_bytes()).collect()
+}
+
+fn settle(volume: &Volume) {
+    while volume.fs.engine().background_step().unwrap() {}
+}
+
+/// All that was written later among the keys of a damaged basement node could not be read either, as soon as it was not in memory: a read is a scan,
+/// which needs what lies below its messages.
+#[test]
+fn what_is_written_after_damage_can_be_read() {
+    const BLOCK: usize = 4096;
+    let format = FormatOptions {
+        node_bytes: Some(64 << 10),
+        basement_bytes: Some(16 << 10),
+        ..FormatOptions::default()
+    };
+    let volume = Volume::formatted(&format);
+    let old = noise(16, 1);
+    volume.write(volume.file(ROOT, "log.001"), 0, &old);
+    settle(&volume);
+    let volume = volume.damaged(&old[15 * BLOCK..]);
+    let first = volume.walk("log.001").unwrap();
+    let is_lost = |volume: &Volume, file, block: usize| {
+        is_damage(waiting(&*volume.fs, |fs| fs.read(file, (block * BLOCK) as u64, BLOCK)))
+    };
+    assert!(is_lost(&volume, first, 15) && !is_lost(&volume, first, 1));
+    let (new, more) = (noise(40, 2), noise(3, 3));
+    let second = volume.file(ROOT, "log.002");
+    volume.write(second, 0, &new);
+    volume.write(first, 16 * BLOCK as u64, &more);
+    // With a hole behind it, of which damage hides that it is one.
+    let sparse = volume.file(ROOT, "log.003");
+    volume.write(sparse, 0, &new[..2 * BLOCK]);
+    volume.resize(sparse, 4 * BLOCK as u64);
+    settle(&volume);
+    volume.fs.engine().checkpoint().unwrap();
+    let volume = volume.copied();
+    let [first, second, sparse] = ["log.001", "log.002", "log.003"].map(|name| volume.walk(name).unwrap());
+    assert_eq!(volume.read(second, 0, 100 * BLOCK), new);
+    assert_eq!(volume.read(second, 7 * BLOCK as u64 + 100, 5000), new[7 * BLOCK + 100..][..5000]);
+    assert_eq!(volume.read(first, 16 * BLOCK as u64, 100 * BLOCK), more);
+    assert_eq!(volume.read(first, 0, 12 * BLOCK), old[..12 * BLOCK]);
+    assert_eq!(volume.read(sparse, 0, 2 * BLOCK), new[..2 * BLOCK]);
+    assert!(is_lost(&volume, first, 15), "no hole is made of what is lost");
+    assert!(is_lost(&volume, sparse, 2), "nor is what cannot be known said to be one");
+    assert_eq!(volume.copy_range((second, 0), (first, 0), 5 * BLOCK as u64), Ok(5 * BLOCK as u64));
+    assert_eq!(volume.read(first, 0, 5 * BLOCK), new[..5 * BLOCK]);
+    // Written over, it is whole again.
+    volume.write(first, 0, &old);
+    settle(&volume);
+    let volume = volume.remount(false);
+    let first = volume.walk("log.001").unwrap();
+    assert_eq!(volume.read(first, 0, 100 * BLOCK), [&old[..], &more].concat());
+    assert_eq!(volume.fs.engine().failure(), None);
 }

@@ -97,6 +97,19 @@ impl Volume {
         Self { fs, caller: self.caller, device: self.device }
     }
 
+    /// Closes the volume, turns over a bit in each place of the device where these bytes lie, and opens it again.
+    pub fn damaged(self, bytes: &[u8]) -> Self {
+        self.fs.close().unwrap();
+        let mut image = self.device.to_bytes();
+        let places = image.windows(bytes.len()).enumerate().filter(|(_, at)| *at == bytes);
+        let places: Vec<usize> = places.map(|(place, _)| place).collect();
+        assert!(!places.is_empty(), "they are on the device");
+        places.into_iter().for_each(|place| image[place] ^= 1);
+        let device = Arc::new(MemoryDevice::from_bytes(image));
+        Self { fs: self.fs, caller: self.caller, device }
+            .opened_anew(Options { background: Background::Manual, ..Options::default() })
+    }
+
     /// A copy of the device, mounted.
     pub fn copied(&self) -> Self {
         self.fs.engine().sync().unwrap();

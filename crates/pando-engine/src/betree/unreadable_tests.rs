@@ -1,0 +1,83 @@
+//! What cannot be read, or is read wrong: how often it is tried, what it costs, and what a check says of it.
+
+use std::sync::atomic::Ordering;
+
+use pando_format::{Bound, KeyRange, NodeId};
+
+use super::damage_tests::{Rotten, TREE, block_of, key, lost, put, root, settle};
+use crate::small_volume::{manual, small_volume};
+use crate::{Engine, ScanLimit};
+
+/// Each query for what is lost read it again.
+#[test]
+fn what_cannot_be_read_is_not_tried_again_at_once() {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for number in 0..260 {
+        put(&engine, number);
+        settle(&engine);
+    }
+    let leaf = root(&engine).state.read().interior().children[1].id;
+    engine.close().unwrap();
+    let header = engine.volume().table.lookup(leaf).unwrap().extents[0].offset;
+    let places = [header, block_of(&engine, leaf, 2)];
+    drop(engine);
+    for (place, gives_error) in places.into_iter().flat_map(|place| [(place, false), (place, true)]) {
+        let device = Rotten::new(device.to_bytes(), vec![place], gives_error);
+        let engine = Engine::open(device.clone(), manual()).unwrap();
+        let found = lost(&engine, 260);
+        assert!(!found.is_empty());
+        let reads = device.reads.load(Ordering::Relaxed);
+        assert!((1..10).contains(&reads), "{reads}");
+        assert_eq!(lost(&engine, 260), found);
+        let limit = ScanLimit { entries: 1, bytes: 1 };
+        let range = KeyRange::new(Bound::before(key(found[0])), Bound::after(key(found[0])));
+        let scanned = engine.waiting(|| engine.scan(TREE, &range, limit));
+        assert!(scanned.is_err_and(|error| error.is_unreadable()));
+        assert_eq!(device.reads.load(Ordering::Relaxed), reads);
+    }
+}
+
+/// A check gave up at the first read that failed, and told nothing of what it had found.
+#[test]
+fn a_check_goes_on_behind_what_the_device_fails_to_read() {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for number in 0..260 {
+        put(&engine, number);
+        settle(&engine);
+    }
+    let edges: Vec<NodeId> =
+        root(&engine).state.read().interior().children.iter().map(|edge| edge.id).collect();
+    let [failing, flipped] = [edges[0], edges[1]];
+    engine.close().unwrap();
+    let mut bytes = device.to_bytes();
+    bytes[block_of(&engine, flipped, 2) as usize + 100] ^= 1;
+    let device = Rotten::new(bytes, vec![block_of(&engine, failing, 2)], true);
+    drop(engine);
+    let problems = Engine::open(device, manual()).unwrap().check(&mut |_, _| {}).unwrap().problems;
+    let [first, second] = &problems[..] else { panic!("{problems:?}") };
+    assert!(first.starts_with(&format!("node {}: cannot read", failing.0)), "{first}");
+    assert!(second.starts_with(&format!("node {} ", flipped.0)) && second.contains("checksum"), "{second}");
+}
+
+/// A check told of each node below one that could not be read.
+#[test]
+fn a_check_sums_up_what_lies_behind_an_unreadable_interior_node() {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for number in 0..1000 {
+        put(&engine, number);
+        settle(&engine);
+    }
+    let rotten = root(&engine).state.read().interior().children[0].id;
+    engine.close().unwrap();
+    let place = engine.volume().table.lookup(rotten).unwrap();
+    assert!(place.height > 0);
+    drop(engine);
+    for gives_error in [false, true] {
+        let device = Rotten::new(device.to_bytes(), vec![place.extents[0].offset], gives_error);
+        let report = Engine::open(device, manual()).unwrap().check(&mut |_, _| {}).unwrap();
+        let [node, behind] = &report.problems[..] else { panic!("{:?}", report.problems) };
+        assert!(node.starts_with(&format!("node {}", rotten.0)), "{node}");
+        let count = report.nodes_known - report.nodes - 1;
+        assert!(count > 1 && behind.ends_with(&format!(": {count}")), "{count}: {behind}");
+    }
+}

@@ -1,0 +1,105 @@
+//! What could not be read a moment ago.
+//!
+//! A query that misses it again is told so, and need not wait for the device once more. A scan goes down to the basement node whatever waits above, so
+//! without this it could only be missing something for ever; who is told what is lost may ask for single keys instead, whose messages answer
+//! alone. After a moment it is tried again: a bus or a controller may have erred.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pando_format::{NodeId, PartEntry};
+use parking_lot::Mutex;
+
+use crate::betree::node::Body;
+use crate::betree::part::Part;
+use crate::volume::Volume;
+use crate::{Error, Miss};
+
+/// For so long nobody tries again.
+const MOMENT: Duration = Duration::from_secs(5);
+
+/// So many are remembered: of a device that fails as a whole all are lost.
+const LOST_MAX: usize = 1024;
+
+/// A piece of a node, as it was written: another image of the node has others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Piece {
+    /// With the generation of the image.
+    Header(u64),
+    /// First block and checksum of a part.
+    Part(u32, u64),
+}
+
+impl Piece {
+    pub(super) fn of(entry: &PartEntry) -> Self {
+        Self::Part(entry.offset, entry.checksum)
+    }
+}
+
+/// What could not be read, why, and when it was tried. Lock order: behind every node.
+#[derive(Default)]
+pub(crate) struct Lost {
+    pieces: Mutex<HashMap<(NodeId, Piece), (Error, Instant)>>,
+    /// False as long as there are none.
+    any: AtomicBool,
+}
+
+impl Lost {
+    /// Remembers what could not be read, which was begun at that time. Other errors say nothing of what lies there.
+    pub(super) fn note(&self, node: NodeId, piece: Piece, error: &Error, begun: Instant) {
+        if !error.is_unreadable() {
+            return;
+        }
+        let mut pieces = self.pieces.lock();
+        // A device may take half a minute for an error. Who needs several of these pieces would find the first forgotten each time.
+        let now = Instant::now();
+        for (_, since) in pieces.values_mut() {
+            *since = (*since + (now - begun)).min(now);
+        }
+        if pieces.len() >= LOST_MAX {
+            pieces.retain(|_, (_, since)| since.elapsed() < MOMENT);
+        }
+        if pieces.len() >= LOST_MAX {
+            pieces.clear();
+        }
+        pieces.insert((node, piece), (error.clone(), now));
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    fn error(&self, node: NodeId, piece: Piece) -> Option<Error> {
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let pieces = self.pieces.lock();
+        let (error, since) = pieces.get(&(node, piece))?;
+        (since.elapsed() < MOMENT).then(|| error.clone())
+    }
+}
+
+impl Volume {
+    /// The error of a query that needs a part of a node which is not in memory.
+    pub(crate) fn missing<T: Clone>(&self, node: NodeId, index: usize, part: &Part<T>) -> Error {
+        self.lost_part(node, part).unwrap_or(Error::Miss(Miss { node, part: Some(index as u32) }))
+    }
+
+    /// Why a part could not be read.
+    pub(crate) fn lost_part<T: Clone>(&self, node: NodeId, part: &Part<T>) -> Option<Error> {
+        self.cache.lost.error(node, Piece::of(part.stored()?))
+    }
+
+    /// Why the header of a node could not be read.
+    pub(crate) fn lost_header(&self, node: NodeId) -> Option<Error> {
+        self.cache.lost.error(node, Piece::Header(self.table.generation(node)?))
+    }
+
+    /// Why what is missing could not be read.
+    pub(super) fn lost(&self, miss: Miss) -> Option<Error> {
+        let Some(node) = self.cache.peek(miss.node) else { return self.lost_header(miss.node) };
+        let index = miss.part? as usize;
+        match &node.state.read().body {
+            Body::Leaf(leaf) => self.lost_part(node.id, &leaf.basements.get(index)?.part),
+            Body::Interior(interior) => self.lost_part(node.id, &interior.children.get(index)?.buffer),
+        }
+    }
+}
