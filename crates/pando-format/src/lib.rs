@@ -45,6 +45,6 @@ pub use log_record::{
 pub use message::{Change, FieldUpdate, Pending};
 pub use node::{NodeBody, NodeHeader};
 pub use operation::Operation;
-pub use part::{EncodedPart, PartEntry, open_part};
+pub use part::{EncodedPart, PartEntry, open_part, verify_part};
 pub use superblock::{LogPosition, Root, RootPair, Superblock, TableRoot, superblock_offsets};
 pub use version::{Access, Features};

@@ -164,21 +164,26 @@ impl EncodedPart {
     }
 }
 
+/// Fails unless the stored bytes of a part are what was written. They may be longer than the entry says.
+pub fn verify_part(structure: Structure, stored: &[u8], entry: &PartEntry) -> Result<(), FormatError> {
+    let length = entry.stored_length as usize;
+    let Some(bytes) = stored.get(..length) else {
+        let (needed, remaining) = (length as u64, stored.len() as u64);
+        return Err(FormatError::Truncated { structure, needed, remaining });
+    };
+    if bytes.is_empty() { Ok(()) } else { verify(structure, bytes, entry.checksum) }
+}
+
 /// The stored bytes of a part, verified and decompressed.
 ///
 /// `structure` is [`Structure::LeafPart`] or [`Structure::BufferPart`]; `stored` may be longer than the entry says,
 /// as it is when whole blocks were read. Uncompressed bytes are shared, not copied.
 pub fn open_part(structure: Structure, stored: &Bytes, entry: &PartEntry) -> Result<Bytes, FormatError> {
-    let length = entry.stored_length as usize;
-    if stored.len() < length {
-        let (needed, remaining) = (length as u64, stored.len() as u64);
-        return Err(FormatError::Truncated { structure, needed, remaining });
-    }
-    let stored = stored.slice(..length);
-    if length == 0 {
+    verify_part(structure, stored, entry)?;
+    let stored = stored.slice(..entry.stored_length as usize);
+    if stored.is_empty() {
         return Ok(stored);
     }
-    verify(structure, &stored, entry.checksum)?;
     if entry.raw_length > PART_LENGTH_MAX {
         let (field, expected) = ("raw length of a part", "at most 64 MiB");
         return Err(FormatError::Field { structure, field, found: entry.raw_length.into(), expected });

@@ -1,10 +1,12 @@
 //! What cannot be read, or is read wrong: how often it is tried, what it costs, and what a check says of it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pando_device::MemoryDevice;
 use pando_format::{Bound, KeyRange, NodeId};
 
-use super::damage_tests::{Rotten, TREE, block_of, key, lost, put, root, settle};
+use super::damage_tests::{Rotten, TREE, block_of, key, lost, put, reopened, root, settle};
 use crate::small_volume::{manual, small_volume};
 use crate::{Engine, ScanLimit};
 
@@ -35,6 +37,33 @@ fn what_cannot_be_read_is_not_tried_again_at_once() {
         assert!(scanned.is_err_and(|error| error.is_unreadable()));
         assert_eq!(device.reads.load(Ordering::Relaxed), reads);
     }
+}
+
+/// What a read got wrong once, on its way to where the leaf lies next, was lost for good.
+#[test]
+fn a_bad_read_of_what_goes_along_is_made_again() {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for number in 0..260 {
+        put(&engine, number);
+        settle(&engine);
+    }
+    let leaf = root(&engine).state.read().interior().children[0].id;
+    let (engine, device) = reopened(engine, &device, leaf, &[2], false);
+    let node = engine.volume().node(leaf).unwrap();
+    let strip = root(&engine).state.read().interior().children[0].strip as usize;
+    let is_in_second = |number: &u32| node.state.read().leaf().index_of(&key(*number)[strip..]) == 1;
+    let number = (0..260).find(is_in_second).unwrap();
+    engine.volume().load_part(&node, 1).unwrap();
+    put(&engine, number);
+    engine.volume().flush_child(&root(&engine), &KeyRange::all(), 0).unwrap();
+    assert!(node.state.read().dirty.is_some());
+    device.failures_left.store(1, Ordering::Relaxed);
+    device.is_on.store(true, Ordering::Relaxed);
+    engine.checkpoint().unwrap();
+    assert_eq!(device.reads.load(Ordering::Relaxed), 2, "a wrong one, and once more");
+    drop(engine);
+    let engine = Engine::open(Arc::new(MemoryDevice::from_bytes(device.inner.to_bytes())), manual()).unwrap();
+    assert_eq!(lost(&engine, 260), []);
 }
 
 /// A check gave up at the first read that failed, and told nothing of what it had found.

@@ -4,7 +4,7 @@
 //! without this it could only be missing something for ever; who is told what is lost may ask for single keys instead, whose messages answer
 //! alone. After a moment it is tried again: a bus or a controller may have erred.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,8 @@ pub(crate) struct Lost {
     pieces: Mutex<HashMap<(NodeId, Piece), (Error, Instant)>>,
     /// False as long as there are none.
     any: AtomicBool,
+    /// Nodes of which it has been said that they are written with damage in them.
+    told: Mutex<HashSet<NodeId>>,
 }
 
 impl Lost {
@@ -65,6 +67,11 @@ impl Lost {
         }
         pieces.insert((node, piece), (error.clone(), now));
         self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// True once for each node that is written with damage in it.
+    pub(super) fn is_news(&self, node: NodeId) -> bool {
+        self.told.lock().insert(node)
     }
 
     fn error(&self, node: NodeId, piece: Piece) -> Option<Error> {

@@ -8,11 +8,11 @@ use std::iter::Peekable;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pando_device::{BLOCK_SIZE, WriteRequest};
+use pando_device::{BLOCK_SIZE, WriteRequest, complain};
 use pando_format::part::PART_LENGTH_MAX;
 use pando_format::{
     BlockEntry, BufferPartWriter, Edge, EncodedPart, Extent, IMAGE_LENGTH_MAX, LeafPartWriter, NodeBody,
-    NodeHeader, PartEntry, stored_checksum,
+    NodeHeader, PartEntry, Structure, stored_checksum, verify_part,
 };
 
 use crate::betree::leaf::Basement;
@@ -230,12 +230,26 @@ impl Volume {
         Err(self.poison(&format_args!("{what} would take {length} bytes, more than {most}")))
     }
 
-    /// A part that is not in memory goes along as it lies on the device, unread. It keeps its checksum, so damage stays
-    /// known as damage, and costs what is in that part alone.
+    /// A part that is not in memory goes along as it lies on the device. What a read got wrong would be wrong for good then, so it is verified. It
+    /// keeps its checksum, so damage stays known as damage, and costs what is in that part alone.
     fn copy_part<T: Clone>(&self, image: &Image, part: &Part<T>) -> Result<OutPart> {
         let entry = part.stored().expect("a part that is not in memory is on the device").clone();
         let place = image.place.as_ref().expect("a node with stored parts has a place");
-        let stored = self.read_image(place, entry.offset as usize * BLOCK_SIZE, entry.padded_length())?;
+        let structure = match image.body {
+            Body::Leaf(_) => Structure::LeafPart,
+            Body::Interior(_) => Structure::BufferPart,
+        };
+        let read = || self.read_image(place, entry.offset as usize * BLOCK_SIZE, entry.padded_length());
+        let mut stored = read()?;
+        if verify_part(structure, &stored, &entry).is_err() {
+            stored = read()?;
+            if let Err(error) = verify_part(structure, &stored, &entry)
+                && self.cache.lost.is_news(image.id)
+            {
+                let error = Error::damaged_node(Some(image.tree), image.id, error);
+                complain(format_args!("a damaged part of the volume goes along as it is: {error}"));
+            }
+        }
         Ok(OutPart { pieces: vec![stored], entry })
     }
 
