@@ -68,9 +68,11 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if something on the device cannot be read, or is not what was written there: that costs what lies there, and nothing else.
+    /// True if something on the device cannot be read, or is not what was written there: that costs what lies there, and nothing else. So it is with
+    /// what lies where an image file ends that somebody has cut.
     pub fn is_unreadable(&self) -> bool {
-        matches!(self, Self::Damaged { .. } | Self::Device(DeviceError::Io { action: "read", .. }))
+        use DeviceError::{Io, OutOfRange};
+        matches!(self, Self::Damaged { .. } | Self::Device(Io { action: "read", .. } | OutOfRange { .. }))
     }
 
     /// Damage found in a node.

@@ -66,6 +66,30 @@ fn a_bad_read_of_what_goes_along_is_made_again() {
     assert_eq!(lost(&engine, 260), []);
 }
 
+/// A flush that met the end of the file failed the volume.
+#[test]
+fn an_image_file_that_was_cut_costs_what_lay_behind_its_end() {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for number in 0..260 {
+        put(&engine, number);
+        settle(&engine);
+    }
+    let leaf = root(&engine).state.read().interior().children[0].id;
+    let (engine, device) = reopened(engine, &device, leaf, &[2], false);
+    device.is_cut.store(true, Ordering::Relaxed);
+    device.is_on.store(true, Ordering::Relaxed);
+    let behind = lost(&engine, 260);
+    assert!((1..40).contains(&behind.len()), "{behind:?}");
+    behind.iter().for_each(|number| put(&engine, *number));
+    assert_eq!(engine.volume().flush_around_damage(&root(&engine), &KeyRange::all(), (0, leaf)), Ok(true));
+    assert!(engine.volume().damaged.contains(leaf));
+    assert_eq!(engine.failure(), None);
+    assert_eq!(lost(&engine, 260), []);
+    let problems = engine.check(&mut |_, _| {}).unwrap().problems;
+    let [one] = &problems[..] else { panic!("{problems:?}") };
+    assert!(one.starts_with(&format!("node {}: ", leaf.0)) && one.contains("outside a device"), "{one}");
+}
+
 /// A check gave up at the first read that failed, and told nothing of what it had found.
 #[test]
 fn a_check_goes_on_behind_what_the_device_fails_to_read() {
