@@ -218,19 +218,18 @@ impl Check<'_> {
         // Seen before, but without its bounds: only they are checked now.
         let is_first = before == Seen::Not;
         let counts = counts && is_first;
-        let node = match self.volume.node(id).and_then(|node| self.volume.load_all(&node).map(|()| node)) {
+        let node = match self.volume.node(id) {
             Ok(node) => node,
             Err(error) if error.is_unreadable() => {
-                self.names_are_missing |= height > 0;
-                match error {
-                    _ if !is_first => {}
-                    Error::Damaged { what } => self.note(what),
-                    error => self.problem(id, &error.to_string()),
-                }
+                self.unreadable(id, height, is_first, error);
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
+        // What is wrong with one part says nothing of the others, nor of what is below.
+        for (_, error) in self.volume.load_readable(&node)? {
+            self.unreadable(id, height, is_first, error);
+        }
         if is_first {
             self.report.nodes += 1;
             self.report.bytes += self.volume.stored_length(id) as u64;
@@ -279,6 +278,16 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// A node, or a part of one, cannot be read. What that of an interior node names is not known.
+    fn unreadable(&mut self, id: NodeId, height: u8, is_first: bool, error: Error) {
+        self.names_are_missing |= height > 0;
+        match error {
+            _ if !is_first => {}
+            Error::Damaged { what } => self.note(what),
+            error => self.problem(id, &error.to_string()),
+        }
+    }
+
     /// The ways that lead on from an interior node.
     fn ways_of(
         &mut self,
@@ -323,7 +332,7 @@ impl Check<'_> {
     }
 }
 
-/// The invariants that a loaded node breaks, given the bounds of its keys if they are known.
+/// The invariants that a node breaks, given the bounds of its keys if they are known. Parts that could not be read are left out.
 fn broken(state: &Node, own: Option<&KeyRange>) -> Vec<String> {
     let mut broken = Vec::new();
     match &state.body {

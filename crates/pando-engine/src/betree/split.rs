@@ -59,11 +59,16 @@ impl Volume {
         }
         loop {
             self.load_all(parent)?;
-            let lost = self.load_readable(&child)?;
+            let lost = if child.height > 0 {
+                self.load_all(&child)?;
+                Vec::new()
+            } else {
+                self.load_readable(&child)?
+            };
             let _gate = self.gate.read_recursive();
             let mut above = parent.state.write();
             let mut below = child.state.write();
-            if above.missing_part().is_some() || !below.misses_only(&lost) {
+            if above.missing_part().is_some() || below.missing_beside(&lost).is_some() {
                 continue;
             }
             if let (Some((_, error)), Body::Leaf(leaf)) = (lost.last(), &below.body)
@@ -144,18 +149,12 @@ impl Volume {
 }
 
 impl Volume {
-    /// Reads every part of a node that is not in memory, but for basement nodes that cannot be read. Gives where those lie in the node's image,
-    /// and why they cannot.
-    fn load_readable(&self, node: &NodeRef) -> Result<Vec<(u32, Error)>> {
-        if node.height > 0 {
-            return self.load_all(node).map(|()| Vec::new());
-        }
+    /// Reads every part of a node that is not in memory, but for those that cannot be read. Gives where these lie in the node's image, and why they
+    /// cannot.
+    pub(crate) fn load_readable(&self, node: &NodeRef) -> Result<Vec<(u32, Error)>> {
         let mut lost: Vec<(u32, Error)> = Vec::new();
         loop {
-            let next = node.state.read().leaf().basements.iter().enumerate().find_map(|(index, slot)| {
-                let offset = slot.part.stored().filter(|_| slot.part.get().is_none())?.offset;
-                lost.iter().all(|(other, _)| *other != offset).then_some((index, offset))
-            });
+            let next = node.state.read().missing_beside(&lost);
             let Some((index, offset)) = next else { return Ok(lost) };
             match self.load_part(node, index) {
                 Err(error) if error.is_unreadable() => lost.push((offset, error)),
@@ -166,12 +165,21 @@ impl Volume {
 }
 
 impl Node {
-    /// True if all of it is in memory but for parts of a leaf at these places of its image.
-    fn misses_only(&self, lost: &[(u32, Error)]) -> bool {
-        let Body::Leaf(leaf) = &self.body else { return self.missing_part().is_none() };
-        leaf.basements.iter().filter(|slot| slot.part.get().is_none()).all(|slot| {
-            slot.part.stored().is_some_and(|stored| lost.iter().any(|(offset, _)| *offset == stored.offset))
-        })
+    /// A part that is not in memory, and where it lies in the node's image, if there is one beside those at these places.
+    fn missing_beside(&self, lost: &[(u32, Error)]) -> Option<(usize, u32)> {
+        fn first<'a, T: Clone + 'a>(
+            parts: impl Iterator<Item = &'a Part<T>>,
+            lost: &[(u32, Error)],
+        ) -> Option<(usize, u32)> {
+            parts.enumerate().find_map(|(index, part)| {
+                let offset = part.stored().filter(|_| part.get().is_none())?.offset;
+                lost.iter().all(|(other, _)| *other != offset).then_some((index, offset))
+            })
+        }
+        match &self.body {
+            Body::Leaf(leaf) => first(leaf.basements.iter().map(|slot| &slot.part), lost),
+            Body::Interior(interior) => first(interior.children.iter().map(|child| &child.buffer), lost),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use pando_device::MemoryDevice;
 use pando_format::{Bound, KeyRange, NodeId};
 
-use super::damage_tests::{Rotten, TREE, block_of, key, lost, put, reopened, root, settle};
+use super::damage_tests::{Rotten, TREE, block_of, key, lost, places_of, put, reopened, root, settle};
 use crate::small_volume::{manual, small_volume};
 use crate::{Engine, ScanLimit};
 
@@ -88,6 +88,34 @@ fn an_image_file_that_was_cut_costs_what_lay_behind_its_end() {
     let problems = engine.check(&mut |_, _| {}).unwrap().problems;
     let [one] = &problems[..] else { panic!("{problems:?}") };
     assert!(one.starts_with(&format!("node {}: ", leaf.0)) && one.contains("outside a device"), "{one}");
+}
+
+/// A check told of the first bad part of a node alone, and did not look below it.
+#[test]
+fn a_check_tells_of_each_bad_part() {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for round in 0..8 {
+        for number in 0..500 {
+            put(&engine, (round * 500 + number) * 1171 % 2000);
+            settle(&engine);
+        }
+        engine.checkpoint().unwrap();
+    }
+    let [buffer, leaf, part] = (0..2000).find_map(|number| places_of(&engine, number)).unwrap();
+    let table = engine.volume().table.pages();
+    let lies_there = |place: &pando_format::BlockEntry| place.extents[0].offset == leaf;
+    let leaf = table.entries().find(|(_, place)| lies_there(place)).unwrap().0;
+    let mut blocks = [0, 4].map(|quarter| block_of(&engine, leaf, quarter)).to_vec();
+    blocks.retain(|block| *block != part);
+    blocks.extend([buffer, part]);
+    drop(engine);
+    for gives_error in [false, true] {
+        let device = Rotten::new(device.to_bytes(), blocks.clone(), gives_error);
+        let problems = Engine::open(device, manual()).unwrap().check(&mut |_, _| {}).unwrap().problems;
+        assert_eq!(problems.len(), blocks.len(), "{problems:?}");
+        let of_leaf = problems.iter().filter(|what| what.starts_with(&format!("node {}", leaf.0)));
+        assert_eq!(of_leaf.count(), blocks.len() - 1, "{problems:?}");
+    }
 }
 
 /// A check gave up at the first read that failed, and told nothing of what it had found.

@@ -108,8 +108,7 @@ fn check(volume: &Volume, progress: &ProgressBar) -> Findings {
             findings.problems.extend(report.problems.iter().map(ToString::to_string));
             findings.names = Some(report);
         }
-        Err(pando_fs::Error::Engine(pando_engine::Error::Damaged { .. }))
-            if !findings.problems.is_empty() => {}
+        Err(pando_fs::Error::Engine(error)) if error.is_unreadable() && !findings.problems.is_empty() => {}
         Err(error) => findings.failure = Some(error),
     }
     findings
