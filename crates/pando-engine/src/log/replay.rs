@@ -10,12 +10,15 @@
 //! or behind it was promised. If something was, namely if a later batch calls a record there durable, that is
 //! damage (FMT-17). So is a batch that is whole, and holds what no writer writes (FMT-20), and one that goes on
 //! in an epoch whose superblock is lost (FMT-22).
+//!
+//! A block that cannot be read is an error where a record might be that was promised: between the start and the hole, and at the hole. Elsewhere it
+//! keeps nobody from opening the volume, whose next round of the log writes it anew; where it could have told of damage, that is said.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use pando_device::{BLOCK_SIZE, Buffer, Device, ReadRequest};
+use pando_device::{BLOCK_SIZE, Buffer, Device, ReadRequest, complain};
 use pando_format::log_batch::{BATCH_HEADER_LENGTH, BatchHeader, decode_payload, open_batch};
 use pando_format::log_record::{BoundPiece, LogRecord, LoggedOperation, RECORD_LENGTH_MAX};
 use pando_format::{Extent, LogPosition, Region, VolumeId, stored_checksum};
@@ -263,18 +266,32 @@ struct Walk<'a> {
     /// Bytes read ahead, and their distance from the start.
     window: Bytes,
     window_at: u64,
+    /// Up to this distance nothing is read ahead: a window that reached there could not be read.
+    one_by_one_until: u64,
 }
 
 impl<'a> Walk<'a> {
     fn new(source: &'a LogSource) -> Self {
         let end = End { position: source.start, last: source.cut, distance: 0 };
         let circle = Circle::new(source.region);
-        Self { source, circle, end, next_lsn: None, window: Bytes::new(), window_at: 0 }
+        let window = Bytes::new();
+        Self { source, circle, end, next_lsn: None, window, window_at: 0, one_by_one_until: 0 }
     }
 
     /// The next batch; `None` if there is none that can be believed.
     fn next(&mut self) -> Result<Option<(BatchHeader, Vec<LogRecord>)>> {
-        let Some(header) = self.header(self.end.distance)? else { return Ok(None) };
+        let header = match self.header(self.end.distance) {
+            Err(error) if self.source.closed => {
+                // What a lost superblock (FMT-22) leaves here tells of it no more.
+                complain(format_args!(
+                    "{}: the log is taken to end where the volume was closed, at a block that cannot be read: {error}",
+                    self.source.device.name()
+                ));
+                None
+            }
+            header => header?,
+        };
+        let Some(header) = header else { return Ok(None) };
         let LogPosition { sequence, chain, .. } = self.end.position;
         let follows = header.sequence == sequence && header.previous == chain;
         if !follows || header.epoch < self.source.epoch {
@@ -335,8 +352,13 @@ impl<'a> Walk<'a> {
     fn look_for_witness(&mut self) -> Result<()> {
         let hole = self.end;
         let limit = self.circle.length().min(hole.distance + WITNESS_BYTES);
+        let mut unreadable = 0;
         for distance in (hole.distance + BLOCK..limit).step_by(BLOCK_SIZE) {
-            let Some(header) = self.header(distance)? else { continue };
+            let Ok(header) = self.header(distance) else {
+                unreadable += 1;
+                continue;
+            };
+            let Some(header) = header else { continue };
             let is_later = header.epoch == self.source.epoch && header.sequence > hole.position.sequence;
             if is_later && header.durable_lsn > hole.last {
                 let (missing, durable) = (hole.last.0 + 1, header.durable_lsn.0);
@@ -347,6 +369,14 @@ impl<'a> Walk<'a> {
                 );
                 return Err(Error::Damaged { what });
             }
+        }
+        if unreadable > 0 {
+            complain(format_args!(
+                "{}: behind the end of the log, at record {}, blocks cannot be read that would tell if records are \
+                 missing: {unreadable}",
+                self.source.device.name(),
+                hole.last.0
+            ));
         }
         Ok(())
     }
@@ -366,9 +396,19 @@ impl<'a> Walk<'a> {
         let window_end = self.window_at + self.window.len() as u64;
         if distance < self.window_at || distance + length > window_end {
             let more = (2 * self.window.len() as u64).clamp(FIRST_WINDOW_BYTES, WINDOW_BYTES_MAX);
-            let ahead = length.max(more).min(self.circle.length() - distance);
+            let mut ahead = length.max(more).min(self.circle.length() - distance);
+            if distance < self.one_by_one_until {
+                ahead = length;
+            }
             let offset = self.circle.advance(self.source.start.offset, distance);
-            self.window = self.circle.read(&*self.source.device, offset, ahead as usize)?;
+            let read = |bytes| self.circle.read(&*self.source.device, offset, bytes as usize);
+            self.window = match read(ahead) {
+                Err(_) if ahead > length => {
+                    self.one_by_one_until = distance + ahead;
+                    read(length)?
+                }
+                window => window?,
+            };
             self.window_at = distance;
         }
         let start = (distance - self.window_at) as usize;

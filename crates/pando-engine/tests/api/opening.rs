@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
-use pando_engine::{Batch, Engine, Error, FormatOptions, Tree};
+use pando_device::MemoryDevice;
+use pando_engine::{Batch, Engine, Error, FormatOptions, Options, Tree};
 
+use crate::common::bad_block::BadBlock;
 use crate::common::counting::Counting;
 use crate::common::stage::Stage;
-use crate::common::{get, manual, put, small_nodes};
+use crate::common::{formatted, get, manual, open, put, small_nodes};
 
 /// A volume with a log of 64 MiB, in which some was written, and whether it was closed; bytes read to open it again.
 fn bytes_read_to_open(closed: bool) -> usize {
@@ -85,4 +87,46 @@ fn nothing_comes_in_while_a_volume_is_closed() {
     let engine = Engine::open(device, manual()).unwrap();
     assert_eq!(engine.stats().records_replayed, 0);
     assert_eq!(get(&engine, Tree::Metadata, b"before"), Some(b"value".to_vec()));
+}
+
+/// Opens a volume with a block so far behind the end of its log that cannot be read, for reading and for writing, and goes on with it.
+fn opens_with_bad_block(device: &MemoryDevice, end: u64, distance: u64) -> Result<(), Error> {
+    let log = pando_engine::read_superblock(device)?.log;
+    let place = log.offset + (end + distance) % log.length;
+    for read_only in [true, false] {
+        let device = Arc::new(BadBlock::new(device.to_bytes(), place));
+        let engine = Engine::open(device.clone(), Options { read_only, ..manual() })?;
+        assert_eq!(get(&engine, Tree::Metadata, b"key"), Some(b"value".to_vec()), "{distance}");
+        if !read_only {
+            put(&engine, Tree::Metadata, *b"next", *b"value");
+            engine.sync()?;
+            drop(engine);
+            let engine = Engine::open(device, manual())?;
+            assert_eq!(get(&engine, Tree::Metadata, b"next"), Some(b"value".to_vec()), "{distance}");
+        }
+    }
+    Ok(())
+}
+
+/// A bad sector where nothing was kept the volume from being opened, and so from ever being written, which would have healed it.
+#[test]
+fn a_block_of_the_log_that_nobody_needs_need_not_be_readable() {
+    let device = formatted(128, &FormatOptions { log_bytes: Some(32 << 20), ..FormatOptions::default() });
+    let engine = open(&device, manual());
+    put(&engine, Tree::Metadata, *b"key", *b"value");
+    engine.sync().unwrap();
+    let end = engine.superblock().replay.offset + engine.stats().log_bytes;
+    let crashed = MemoryDevice::from_bytes(device.to_bytes());
+    engine.close().unwrap();
+    for distance in [0, 32 << 10] {
+        opens_with_bad_block(&device, engine.superblock().replay.offset, distance).unwrap();
+    }
+    for distance in [8 << 10, 32 << 10, 1 << 20] {
+        opens_with_bad_block(&crashed, end, distance).unwrap();
+    }
+    // A record may be there that was promised.
+    for distance in [(32 << 20) - 4096, 0] {
+        let opened = opens_with_bad_block(&crashed, end, distance);
+        assert!(matches!(opened, Err(Error::Device(_))), "{opened:?}");
+    }
 }

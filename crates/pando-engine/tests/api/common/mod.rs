@@ -1,5 +1,6 @@
 //! A volume in memory, and short names for what tests do with it.
 
+pub mod bad_block;
 pub mod buffered;
 pub mod counting;
 pub mod stage;
