@@ -14,7 +14,7 @@ use crate::inode::Place;
 use crate::operations::{FileType, ROOT, SNAPSHOTS};
 use crate::receive::MARKS_MAX;
 use crate::schema::{NameRecord, Record, Redirect, XattrValue, key, number};
-use crate::{FileSystem, Result, Snapshot, acl, numbers};
+use crate::{Error, FileSystem, Result, Snapshot, acl, numbers};
 
 const BLOCK: u64 = 4096;
 const LIMIT: ScanLimit = ScanLimit { entries: 1024, bytes: 4 << 20 };
@@ -54,13 +54,13 @@ pub struct Report {
 }
 
 /// Checks the name space of a volume that nobody changes meanwhile. `progress` is told how many inodes are done. Waits
-/// for the device. An error says that the check could not go on; what is wrong with the name space is in the report.
-pub fn check(engine: &Engine, progress: &mut dyn FnMut(u64)) -> Result<Report> {
-    let counter = engine.waiting(|| engine.get(Tree::Metadata, key::INODE_COUNTER))?;
+/// for the device. An error says that the check could not go on; what is wrong with the name space is in the report, which is an
+/// empty one first.
+pub fn check(engine: &Engine, report: &mut Report, progress: &mut dyn FnMut(u64)) -> Result<()> {
     let mut check = Check {
         engine,
-        report: Report::default(),
-        counter: numbers::decode_counter(counter.as_ref())?,
+        report,
+        counter: None,
         numbers: HashSet::new(),
         tree: Bytes::new(),
         tree_delta: 0,
@@ -71,16 +71,17 @@ pub fn check(engine: &Engine, progress: &mut dyn FnMut(u64)) -> Result<Report> {
         redirects: HashMap::new(),
         parked: HashMap::new(),
     };
+    check.counter()?;
     check.metadata(progress)?;
-    check.data()?;
-    Ok(check.report)
+    check.data()
 }
 
 impl FileSystem {
     /// As [`check`], on a mounted volume, and whether its inodes in memory are as they are stored (IN-1). Operations that run meanwhile
     /// may show as problems.
     pub fn check(&self) -> Result<Report> {
-        let mut report = check(self.engine(), &mut |_| {})?;
+        let mut report = Report::default();
+        check(self.engine(), &mut report, &mut |_| {})?;
         let inodes = self.table.all();
         // The directory of the snapshots is nowhere on the device.
         for inode in inodes.iter().filter(|inode| !matches!(inode.place(), Place::Snapshots)) {
@@ -119,8 +120,9 @@ struct Directory {
 
 struct Check<'a> {
     engine: &'a Engine,
-    report: Report,
-    counter: u64,
+    report: &'a mut Report,
+    /// The first inode number that is free, if that can be told.
+    counter: Option<u64>,
     numbers: HashSet<u64>,
     /// The tree that the scan is in: the prefix of a snapshot, or nothing.
     tree: Bytes,
@@ -151,6 +153,23 @@ impl Check<'_> {
 
     fn scan(&self, tree: Tree, range: &KeyRange, limit: ScanLimit) -> Result<pando_engine::Scan> {
         Ok(self.engine.waiting(|| self.engine.scan(tree, range, limit))?)
+    }
+
+    /// Without it, numbers that will be given out again are not found.
+    fn counter(&mut self) -> Result<()> {
+        let value = self.engine.waiting(|| self.engine.get(Tree::Metadata, key::INODE_COUNTER));
+        match value.map_err(Error::from).and_then(|value| numbers::decode_counter(value.as_ref())) {
+            Ok(counter) => self.counter = Some(counter),
+            Err(Error::Engine(pando_engine::Error::Damaged { what })) => {
+                self.problem(
+                    "FS-4",
+                    key::INODE_COUNTER,
+                    format_args!("does not tell which inode numbers are free: {what}"),
+                );
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     fn metadata(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
@@ -268,7 +287,7 @@ impl Check<'_> {
             _ => parent.map_or(0, |parent| parent.delta),
         };
         let seen = number::visible(record.number, delta);
-        let counter = self.counter;
+        let counter = self.counter.unwrap_or(number::COUNTED_END);
         let given_out_again = (counter..number::COUNTED_END).contains(&seen);
         if !self.numbers.insert(seen) || seen == 0 || seen == SNAPSHOTS.0 || given_out_again {
             let what = format_args!("has inode number {seen}, taken or not below {counter}");

@@ -128,7 +128,13 @@ impl FileSystem {
             // A crash came between the two steps of a format.
             Self::make_root(&engine, &*clock)?;
         }
-        let counter = engine.waiting(|| engine.get(Tree::Metadata, key::INODE_COUNTER))?;
+        // Whoever only reads gives out no numbers, and can do without the counter where it is damaged.
+        let counter = if read_only {
+            numbers::FIRST
+        } else {
+            let stored = engine.waiting(|| engine.get(Tree::Metadata, key::INODE_COUNTER))?;
+            numbers::decode_counter(stored.as_ref())?
+        };
         let root = engine.waiting(|| engine.get(Tree::Metadata, key::ROOT))?;
         let missing = || Error::damaged("the root directory is missing");
         let root = store::decode(key::ROOT, &root.ok_or_else(missing)?)?;
@@ -137,7 +143,7 @@ impl FileSystem {
             new_key_max: new_key_max(&engine),
             store: Store::new(engine),
             table: InodeTable::new(),
-            numbers: Numbers::new(numbers::decode_counter(counter.as_ref())?),
+            numbers: Numbers::new(counter),
             budget,
             parked: Parked::new(),
             views: Mutex::default(),

@@ -49,15 +49,9 @@ impl Volume {
         memory::use_huge_pages();
         let access = if purpose == Purpose::Read { Access::ReadOnly } else { Access::Exclusive };
         let device = open_device(path, access)?;
-        let read_only = purpose == Purpose::Read;
-        let options = Options { cache_bytes: CACHE_BYTES, read_only, ..Options::default() };
-        let fs = FileSystem::open(Arc::new(device), options).map_err(|error| open_failure(path, &error))?;
+        let fs = FileSystem::open(Arc::new(device), options(purpose))
+            .map_err(|error| open_failure(path, &error))?;
         Ok(Self { files: Files::new(fs.clone(), umask()), path: path.to_owned(), fs })
-    }
-
-    /// What keeps it.
-    pub fn engine(&self) -> &Engine {
-        self.fs.engine()
     }
 
     /// What serves it, for what is no matter of files.
@@ -73,6 +67,20 @@ impl Volume {
             Failure::new(format!("cannot write the last changes to {}: {error}", name(&path)))
         })
     }
+}
+
+/// Opens a volume for reading without the file system on it, which may be damaged so that nothing can serve it. Like
+/// [`Volume::open`], it may begin the program anew.
+pub fn open_engine(path: &Path) -> Result<Engine> {
+    memory::use_huge_pages();
+    let device = open_device(path, Access::ReadOnly)?;
+    Engine::open(Arc::new(device), options(Purpose::Read))
+        .map_err(|error| open_failure(path, &pando_fs::Error::Engine(error)))
+}
+
+fn options(purpose: Purpose) -> Options {
+    let read_only = purpose == Purpose::Read;
+    Options { cache_bytes: CACHE_BYTES, read_only, ..Options::default() }
 }
 
 /// The volumes that one command has open, each once however often it is named.

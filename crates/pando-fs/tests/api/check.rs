@@ -1,6 +1,7 @@
 //! The check of the name space finds what is broken, and says which invariant.
 
 use pando_engine::{Batch, Tree};
+use pando_fs::check::Report;
 use pando_fs::operations::{FileType, Operations, ROOT};
 use pando_fs::schema::{Record, Redirect, Xattr, XattrValue, key};
 use pando_sim::model::acl::{Acl, NOBODY};
@@ -22,7 +23,8 @@ fn broken_by(make: impl FnOnce(&Volume, &mut Batch)) -> Vec<&'static str> {
 
 /// What is found broken of what is stored: nothing in memory knows of it.
 fn broken(volume: &Volume) -> Vec<&'static str> {
-    let report = pando_fs::check::check(volume.fs.engine(), &mut |_| {}).unwrap();
+    let mut report = Report::default();
+    pando_fs::check::check(volume.fs.engine(), &mut report, &mut |_| {}).unwrap();
     report.problems.into_iter().map(|problem| problem.invariant).collect()
 }
 
@@ -134,6 +136,27 @@ fn numbers_that_the_counter_will_give_out_are_found() {
         );
     });
     assert_eq!(sound, [""; 0]);
+}
+
+/// Neither a check nor whoever only reads said anything else of a volume whose counter was gone.
+#[test]
+fn without_the_counter_the_rest_is_checked_and_read() {
+    for counter in [None, Some(&b"short"[..])] {
+        let volume = Volume::new();
+        let file = volume.file(ROOT, "f");
+        volume.write(file, 0, b"contents");
+        let mut batch = Batch::new();
+        match counter {
+            None => batch.delete(Tree::Metadata, key::INODE_COUNTER),
+            Some(counter) => batch.put(Tree::Metadata, key::INODE_COUNTER, counter),
+        }
+        let lost = key::block_key(&key::data_prefix(&key::child_key(b"", b"none")), 0);
+        batch.put(Tree::Data, lost, &b"x"[..]);
+        volume.fs.engine().apply(batch).unwrap();
+        assert_eq!(broken(&volume), ["FS-4", "FS-1"]);
+        let volume = volume.remount(true);
+        assert_eq!(volume.read(volume.walk("f").unwrap(), 0, 100), b"contents");
+    }
 }
 
 #[test]

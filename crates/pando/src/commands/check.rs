@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use pando_engine::PROBLEMS_MAX;
+use pando_engine::{Engine, PROBLEMS_MAX};
 use pando_fs::check::Report;
 use serde_json::{Map, json};
 
 use crate::failure::{Failure, Result, Status};
 use crate::output::{Output, put_name};
 use crate::size::human;
-use crate::volume::{Purpose, Volume, name};
+use crate::volume::{name, open_engine};
 
 const ABOUT: &str = "\
 Verifies a volume that is not mounted: that everything in it can be read and carries its checksum, that the name space \
@@ -80,18 +80,17 @@ pub fn run(args: &CheckArgs) -> Result<Status> {
 }
 
 fn find(args: &CheckArgs) -> Result<Findings> {
-    let volume = Volume::open(&args.path, Purpose::Read)?;
+    let engine = open_engine(&args.path)?;
     let progress = progress_bar();
-    let findings = check(&volume, &progress);
+    let findings = check(&engine, &progress);
     progress.finish_and_clear();
-    volume.close()?;
     Ok(findings)
 }
 
 /// First the structures: every byte of every node, the invariants of the trees, the block table. Then the name space on
 /// top of them, whose walk ends at the first damaged node; that is listed already then.
-fn check(volume: &Volume, progress: &ProgressBar) -> Findings {
-    let structures = volume.engine().check(&mut |done, all| {
+fn check(engine: &Engine, progress: &ProgressBar) -> Findings {
+    let structures = engine.check(&mut |done, all| {
         progress.set_length(all);
         progress.set_position(done);
     });
@@ -103,12 +102,13 @@ fn check(volume: &Volume, progress: &ProgressBar) -> Findings {
         Err(error) => return Findings { failure: Some(error.into()), ..Findings::default() },
     };
     progress.set_style(style("{spinner} {pos} inodes checked in {elapsed}, {per_sec}"));
-    match pando_fs::check::check(volume.engine(), &mut |inodes| progress.set_position(inodes)) {
-        Ok(report) => {
-            findings.problems.extend(report.problems.iter().map(ToString::to_string));
-            findings.names = Some(report);
-        }
-        Err(pando_fs::Error::Engine(error)) if error.is_unreadable() && !findings.problems.is_empty() => {}
+    let is_damaged = !findings.problems.is_empty();
+    let mut report = Report::default();
+    let names = pando_fs::check::check(engine, &mut report, &mut |inodes| progress.set_position(inodes));
+    findings.problems.extend(report.problems.iter().map(ToString::to_string));
+    match names {
+        Ok(()) => findings.names = Some(report),
+        Err(pando_fs::Error::Engine(error)) if error.is_unreadable() && is_damaged => {}
         Err(error) => findings.failure = Some(error),
     }
     findings

@@ -2,13 +2,18 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_device::{Access, FileDevice};
+use pando_engine::{Batch, Compression, Engine, FormatOptions, Options};
 use pando_format::log_batch::batch_length;
 use pando_format::{
     BatchHeader, IndexPage, Lsn, Operation, Superblock, Tree, encode_batch, encode_record, stored_checksum,
 };
+
+use pando_fs::FileSystem;
+use pando_fs::schema::key;
 
 use crate::common::{Sandbox, name};
 
@@ -345,6 +350,75 @@ fn what_a_dump_would_leave_out_is_not_asked_for() {
     for arguments in [&["--contents"][..], &["--table", "--nodes", "--contents"]] {
         sandbox.ok([&["dump"], arguments, &["v.img"]].concat());
     }
+}
+
+/// One bit of the basement node that holds the counter of inode numbers, which whoever only reads has no use for, and nothing could be read any more, nor checked.
+#[test]
+fn a_volume_whose_counter_is_damaged_is_read_and_checked() {
+    // Before and behind the first number that is given out.
+    const COUNTERS: [[u8; 8]; 2] = [0x1122_3344_5566_u64.to_le_bytes(), 0x1122_3345_5566_u64.to_le_bytes()];
+    const CONTENTS: &[u8] = b"contents of the file that is damaged";
+    let sandbox = Sandbox::new();
+    let image = sandbox.path("v.img");
+    fs::File::create_new(&image).unwrap().set_len(16 << 20).unwrap();
+    let device = || Arc::new(FileDevice::open(&image, Access::Exclusive).unwrap());
+    let format = FormatOptions {
+        node_bytes: Some(16 << 10),
+        basement_bytes: Some(2 << 10),
+        compression: Compression::None,
+        ..FormatOptions::default()
+    };
+    FileSystem::format(device(), &format).unwrap();
+    let engine = Engine::open(device(), Options::default()).unwrap();
+    let mut batch = Batch::new();
+    batch.put(Tree::Metadata, key::INODE_COUNTER, COUNTERS[0].to_vec());
+    engine.apply(batch).unwrap();
+    engine.close().unwrap();
+    drop(engine);
+    // So many that they and their records are not in the roots, of which no part can be done without.
+    fs::create_dir(sandbox.path("d")).unwrap();
+    (0..300).for_each(|number| fs::write(sandbox.path(format!("d/{number}")), [b'w'; 4096]).unwrap());
+    fs::write(sandbox.path("d/damaged"), CONTENTS.repeat(100)).unwrap();
+    sandbox.ok(["cp", "-r", "d", "v.img:/"]);
+    sandbox.check("v.img");
+
+    // Wherever they lie, also where nothing leads any more.
+    let mut bytes = fs::read(&image).unwrap();
+    for wanted in [&COUNTERS[1][..], CONTENTS] {
+        let places: Vec<_> =
+            bytes.windows(wanted.len()).enumerate().filter(|(_, at)| *at == wanted).map(|(i, _)| i).collect();
+        assert!(!places.is_empty());
+        places.into_iter().for_each(|place| bytes[place] ^= 1);
+    }
+    fs::write(&image, bytes).unwrap();
+    assert_eq!(sandbox.ok(["cat", "v.img:/d/0"]), [b'w'; 4096]);
+    assert_eq!(sandbox.lines(["ls", "v.img:/"]), ["d"]);
+    sandbox.ok(["info", "v.img"]);
+    let checked = sandbox.run(["check", "v.img"]);
+    let problems = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(1), "{problems}");
+    assert_eq!(problems.matches("checksum").count(), 3, "{problems}");
+    assert_eq!(problems.matches("FS-4").count(), 1, "{problems}");
+    sandbox.refused(["mkdir", "v.img:/e"], 1, &["cannot open the volume v.img"]);
+}
+
+/// A volume without a root directory could not be opened, and so nothing was said of the rest of it.
+#[test]
+fn a_volume_without_a_root_directory_is_checked() {
+    let sandbox = Sandbox::with_volume();
+    let device = FileDevice::open(sandbox.path("v.img"), Access::Exclusive).unwrap();
+    let engine = Engine::open(Arc::new(device), Options::default()).unwrap();
+    let mut batch = Batch::new();
+    batch.delete(Tree::Metadata, key::ROOT);
+    engine.apply(batch).unwrap();
+    engine.close().unwrap();
+    drop(engine);
+    let checked = sandbox.run(["check", "v.img"]);
+    let problems = String::from_utf8_lossy(&checked.stdout);
+    assert!(
+        checked.status.code() == Some(1) && problems.contains("the root directory is missing"),
+        "{checked:?}"
+    );
 }
 
 /// A check that could not run printed nothing for programs, one that was cut short looked like a whole one, and an odd path was escaped.
