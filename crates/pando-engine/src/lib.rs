@@ -26,6 +26,7 @@ mod small_volume;
 pub(crate) mod space;
 mod spinning;
 pub mod stats;
+mod superblocks;
 mod usage;
 mod volume;
 
@@ -36,6 +37,6 @@ pub use engine::{Engine, Space};
 pub use error::{Error, Miss, Refusals, Result};
 pub use options::{Background, Compression, FormatOptions, Options};
 pub use pando_format::{Bound, Change, FieldUpdate, KeyRange, Lsn, Operation, Side, Tree, VolumeId};
-pub use recovery::read_superblock;
 pub use scan::{Comparison, Difference, Scan, ScanLimit};
+pub use superblocks::read_superblock;
 pub use usage::{OwnerUsage, Usage};

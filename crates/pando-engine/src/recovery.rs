@@ -8,11 +8,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
-use pando_device::{Buffer, Device, ReadRequest, complain};
+use pando_device::{Buffer, Device};
 use pando_format::superblock::{
     BASEMENT_BYTES_MIN, FANOUT_MIN, LABEL_LENGTH_MAX, LOG_LENGTH_MIN, MARGIN_LENGTH, NODE_BYTES,
-    SUPERBLOCK_LENGTH, read_slots, superblock_offsets,
+    SUPERBLOCK_LENGTH, superblock_offsets,
 };
 use pando_format::version::Access;
 use pando_format::{
@@ -29,6 +28,7 @@ use crate::log::replay::{LogSource, Replay};
 use crate::options::{Background, FormatOptions, Options};
 use crate::space::allocator::Allocator;
 use crate::space::block_table::{BlockTable, Next};
+use crate::superblocks::Slots;
 use crate::volume::{Pieces, Volume};
 use crate::{Error, Result};
 
@@ -162,51 +162,6 @@ fn wipe(device: &dyn Device, superblock: &Superblock) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// The newest superblock of a device, or why there is none.
-pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
-    newest_superblock(device, false)
-}
-
-/// The same; if the device cannot read one of them, the other one for whoever will not write. What it leads to may have been written over since;
-/// then it does not open, or is damaged: nothing is read unverified.
-fn newest_superblock(device: &dyn Device, read_only: bool) -> Result<Superblock> {
-    let read = |offset| -> Result<Bytes> {
-        let mut request = [ReadRequest { offset, buffer: Buffer::zeroed(SUPERBLOCK_LENGTH) }];
-        device.read(&mut request)?;
-        let [request] = request;
-        Ok(request.buffer.freeze())
-    };
-    let [(_, first), (_, second)] = read_slots(device.capacity(), read);
-    let newest = match [first, second] {
-        [Err(error), Ok(Ok(other))] | [Ok(Ok(other)), Err(error)] => {
-            let device = device.name();
-            if !read_only {
-                complain(format_args!(
-                    "{device}: one of two superblocks cannot be read, so it opens read-only alone"
-                ));
-                return Err(error);
-            }
-            complain(format_args!(
-                "{device}: one of two superblocks cannot be read; the other one, used now, may be of an older state: {error}"
-            ));
-            Ok(other)
-        }
-        [first, second] => Superblock::newest([first?, second?]),
-    };
-    let superblock =
-        newest.map_err(|error| Error::NotAVolume { what: format!("it holds no PandoFS volume: {error}") })?;
-    if superblock.capacity > device.capacity() {
-        return Err(Error::NotAVolume {
-            what: format!(
-                "it was formatted with {} bytes, but has only {}",
-                superblock.capacity,
-                device.capacity()
-            ),
-        });
-    }
-    Ok(superblock)
-}
-
 /// Refuses what this version may not do with a volume that uses these features.
 fn check_features(features: &Features, read_only: bool) -> Result<()> {
     match features.access().map_err(|error| Error::Unsupported { what: error.to_string() })? {
@@ -223,7 +178,7 @@ fn check_features(features: &Features, read_only: bool) -> Result<()> {
 
 /// Opens a volume and replays its log.
 pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> {
-    let superblock = newest_superblock(&*device, options.read_only)?;
+    let superblock = Slots::read(&*device).to_open(&*device, options.read_only)?;
     check_features(&superblock.features, options.read_only)?;
     let allocator = Arc::new(Allocator::new(&superblock.node_regions));
     let next = Next { node: NodeId(superblock.next_node), generation: superblock.next_generation };

@@ -7,7 +7,7 @@
 //! * FMT-21 slot 0 says where slot 1 is, also when it is torn: a device may have grown, and hold superblocks of other volumes.
 
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use bytes::Bytes;
 
@@ -46,6 +46,12 @@ const REGION_LENGTH: usize = 24;
 
 /// Where the capacity lies: behind the features and the label, in the first sector of the block.
 const CAPACITY_OFFSET: usize = head::HEAD_LENGTH + 3 * 8 + 1 + LABEL_LENGTH_MAX;
+
+/// What changes from one writing of a volume's superblock to the next: its checksum, whether it is clean, and all from the epoch to the
+/// snapshots, next node and generation, when it was written, and the ballast.
+const CHANGING: [Range<usize>; 5] = [16..24, 341..342, 376..528, 536..544, 744..752];
+const CHECKPOINT_OFFSET: usize = 384;
+const NEXT_GENERATION_OFFSET: usize = 520;
 
 /// Where both superblocks of a device of `capacity` bytes lie, in bytes.
 pub fn superblock_offsets(capacity: u64) -> [u64; 2] {
@@ -347,6 +353,27 @@ impl Superblock {
             return Err(wrong("volume id", (id >> 64) as u64, "that of slot 0"));
         }
         Ok(self)
+    }
+
+    /// Whether what lies in the other slot, and is no superblock, may be what a crash has left while it was written (DEV-3): sectors of the next
+    /// superblock, and of the one before this. What was overwritten is not taken for that, and what has rotted seldom.
+    pub fn may_be_torn_beside(&self, block: &[u8]) -> bool {
+        // The first of a volume: the other slot has never been written to its end.
+        if self.checkpoint == 1 {
+            return true;
+        }
+        let mut expected = self.encode();
+        if block.len() != expected.len() {
+            return false;
+        }
+        CHANGING.into_iter().for_each(|range| expected[range.clone()].copy_from_slice(&block[range]));
+        let u64_at =
+            |offset: usize| block[offset..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        // Only two sectors ever change. One is of a newer state than this, and one is not; generations may be as they were.
+        let generation = u64_at(NEXT_GENERATION_OFFSET);
+        let is_first_newer = u64_at(CHECKPOINT_OFFSET) > self.checkpoint;
+        let is_second_newer = generation > self.next_generation;
+        expected == block && (is_first_newer != is_second_newer || generation == self.next_generation)
     }
 
     /// The state of the volume, given what both slots hold: the newer of those that are whole.

@@ -112,3 +112,66 @@ fn a_superblock_that_cannot_be_read_leaves_the_other_to_who_only_reads() {
         assert_eq!(get(&engine, Tree::Metadata, b"key"), Some(b"value".to_vec()));
     }
 }
+
+/// What is said of the superblock that is not in use.
+fn said(bytes: Vec<u8>) -> Option<String> {
+    let device = Arc::new(MemoryDevice::from_bytes(bytes));
+    let engine = Engine::open(device, Options { read_only: true, ..manual() }).unwrap();
+    engine.check_superblocks()
+}
+
+/// A volume that had lost one of its superblocks was clean to a check, until the other was lost, too.
+#[test]
+fn a_superblock_that_is_lost_beside_that_of_a_closed_volume_is_told_of() {
+    let device = formatted(16, &small_nodes());
+    let engine = crate::common::open(&device, manual());
+    put(&engine, Tree::Metadata, *b"key", *b"value");
+    engine.close().unwrap();
+    let (bytes, superblock) = (device.to_bytes(), read_superblock(&*device).unwrap());
+    let other = superblock_offsets(superblock.capacity)[1 - superblock.slot()] as usize;
+    assert_eq!(said(bytes.clone()), None);
+    for rubbish in [0, 0xff] {
+        let mut bytes = bytes.clone();
+        write(&mut bytes, other as u64, &[rubbish; SUPERBLOCK_LENGTH]);
+        let what = said(bytes).unwrap();
+        assert!(what.contains("is lost"), "{what}");
+    }
+    // In each of its fields; in what the volume is, in what it was when it was written, and in what is reserved.
+    for rotten in [10, 30, 70, 330, 341, 360, 376, 400, 440, 490, 512, 530, 540, 560, 3000] {
+        let mut bytes = bytes.clone();
+        bytes[other + rotten] ^= 1;
+        assert!(said(bytes).is_some(), "{rotten}");
+    }
+}
+
+/// No crash is taken for a superblock that is lost: neither that of the next mount, which writes over the older one, nor one while the volume is in use.
+#[test]
+fn a_superblock_that_a_crash_has_torn_is_not_told_of() {
+    let (before, superblock) = grown();
+    let offsets = superblock_offsets(superblock.capacity).map(|offset| offset as usize);
+    let device = Arc::new(MemoryDevice::from_bytes(before.clone()));
+    let engine = crate::common::open(&device, manual());
+    let opened = device.to_bytes();
+    put(&engine, Tree::Metadata, *b"key", *b"value");
+    engine.checkpoint().unwrap();
+    let in_use = device.to_bytes();
+    let mut torn = 0;
+    for (before, after) in [(&before, &opened), (&opened, &in_use)] {
+        let written = offsets.into_iter().find(|at| before[*at..][..4096] != after[*at..][..4096]).unwrap();
+        for sector in [0, 512] {
+            let mut bytes = before.clone();
+            bytes[written + sector..][..512].copy_from_slice(&after[written + sector..][..512]);
+            torn += usize::from(Superblock::decode(&bytes[written..][..4096].to_vec().into()).is_err());
+            assert_eq!(said(bytes), None);
+        }
+    }
+    assert_eq!(torn, 4);
+    // Whoever was about to make a volume is to do so again.
+    let device = formatted(16, &small_nodes());
+    let first = read_superblock(&*device).unwrap();
+    let mut bytes = device.to_bytes();
+    let first = Superblock { checkpoint: 1, ..first };
+    write(&mut bytes, superblock_offsets(first.capacity)[1], &first.encode());
+    write(&mut bytes, superblock_offsets(first.capacity)[0], &[0; SUPERBLOCK_LENGTH]);
+    assert_eq!(said(bytes), None);
+}

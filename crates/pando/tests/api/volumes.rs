@@ -402,6 +402,30 @@ fn a_volume_whose_counter_is_damaged_is_read_and_checked() {
     sandbox.refused(["mkdir", "v.img:/e"], 1, &["cannot open the volume v.img"]);
 }
 
+/// A check called a volume clean whose second superblock was gone, and nothing else said a word.
+#[test]
+fn a_superblock_that_is_lost_is_a_problem() {
+    let sandbox = Sandbox::with_volume();
+    sandbox.ok(["mkdir", "v.img:/d"]);
+    sandbox.check("v.img");
+    let file = open_image(&sandbox);
+    let items = sandbox.json(["dump", "--superblocks", "--json", "v.img"]);
+    let older = items.as_array().unwrap().iter().min_by_key(|item| item["checkpoint"].as_u64()).unwrap();
+    file.write_all_at(&[b'x'; 4096], older["offset"].as_u64().unwrap()).unwrap();
+    let checked = sandbox.run(["check", "v.img"]);
+    let problems = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(1), "{problems}");
+    assert!(
+        problems.contains("1 problem") && problems.contains("FMT-13: one of two superblocks"),
+        "{problems}"
+    );
+    // Told of once, and healed.
+    let changed = sandbox.run(["mkdir", "v.img:/e"]);
+    let told = String::from_utf8_lossy(&changed.stderr);
+    assert!(changed.status.success() && told.lines().count() == 1 && told.contains("is lost"), "{told}");
+    sandbox.check("v.img");
+}
+
 /// A volume without a root directory could not be opened, and so nothing was said of the rest of it.
 #[test]
 fn a_volume_without_a_root_directory_is_checked() {
