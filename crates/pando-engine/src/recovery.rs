@@ -3,7 +3,8 @@
 //! * CP-2 replay is idempotent: the trees of a checkpoint hold exactly the records up to its cut, and recovery writes to free
 //!   space only until its own checkpoint is durable. A crash during recovery is just another crash.
 //! * CP-5 what is recovered from is durable before anything else is written. A superblock whose flush failed may be read
-//!   for as long as the kernel keeps it, and never come to the device: so it is written once more, and flushed with the log.
+//!   for as long as the kernel keeps it, and never come to the device: so it is written once more, and flushed with the log. To its own slot: the
+//!   other one may hold all that the device leads to.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -104,14 +104,14 @@ fn what_the_medium_leads_to_is_there_after_a_flush_that_failed() {
     drop(engine);
 
     let small_cache = || Options { cache_bytes: 64 << 10, ..manual() };
-    for crashed in 0.. {
+    for (crashed, is_torn) in (0..).flat_map(|crashed| [(crashed, false), (crashed, true)]) {
         let device = Arc::new(device.copy());
-        device.crash(crashed);
+        device.crash(crashed, is_torn);
         let opened = Engine::open(device.clone(), small_cache());
         let found = Engine::open(Arc::new(device.medium()), manual());
-        let found = found.unwrap_or_else(|error| panic!("after {crashed} writes: {error}"));
+        let found = found.unwrap_or_else(|error| panic!("after {crashed} writes, torn {is_torn}: {error}"));
         let expected = (0..KEYS).map(|number| (number.to_be_bytes().to_vec(), vec![3; 300]));
-        assert!(scan(&found, Tree::Data).into_iter().eq(expected), "after {crashed} writes");
+        assert!(scan(&found, Tree::Data).into_iter().eq(expected), "after {crashed} writes, torn {is_torn}");
         if opened.is_ok() {
             assert!(crashed > 10, "only {crashed} writes");
             break;

@@ -1,9 +1,10 @@
 //! A medium behind a cache, as a file is behind the kernel's pages: what a flush that failed should have made durable is still read,
 //! and no later flush writes it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_device::simulated::SECTOR_SIZE;
+use pando_device::{Buffer, Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
 use parking_lot::Mutex;
 
 /// EIO.
@@ -18,6 +19,8 @@ pub struct Buffered {
     flushes: AtomicUsize,
     /// Writes until those that never come to the medium.
     writes: AtomicUsize,
+    /// Of the last of them only every other sector comes there.
+    is_torn: AtomicBool,
     /// What is done before the next write.
     deed: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -30,6 +33,7 @@ impl Buffered {
             dirty: Mutex::new(Vec::new()),
             flushes: AtomicUsize::new(usize::MAX),
             writes: AtomicUsize::new(usize::MAX),
+            is_torn: AtomicBool::new(false),
             deed: Mutex::new(None),
         }
     }
@@ -52,14 +56,31 @@ impl Buffered {
         self.flushes.store(after, Ordering::Relaxed);
     }
 
-    /// So many writes work, the last of which comes to the medium at once, ahead of those before it; then the machine goes down.
-    pub fn crash(&self, after: usize) {
+    /// So many writes work, the last of which comes to the medium at once, ahead of those before it, as a whole or torn; then the machine goes
+    /// down.
+    pub fn crash(&self, after: usize, is_torn: bool) {
         self.writes.store(after, Ordering::Relaxed);
+        self.is_torn.store(is_torn, Ordering::Relaxed);
     }
 
     /// What a restart finds.
     pub fn medium(&self) -> MemoryDevice {
         MemoryDevice::from_bytes(self.medium.to_bytes())
+    }
+
+    fn write_last(&self, request: &[WriteRequest; 1]) -> Result<(), DeviceError> {
+        if !self.is_torn.load(Ordering::Relaxed) {
+            return self.medium.write(request);
+        }
+        let [WriteRequest { offset, .. }] = *request;
+        let new = request[0].pieces.concat();
+        let mut read = [ReadRequest { offset, buffer: Buffer::zeroed(new.len()) }];
+        self.medium.read(&mut read)?;
+        let [ReadRequest { mut buffer, .. }] = read;
+        for (to, from) in buffer.chunks_mut(SECTOR_SIZE).zip(new.chunks(SECTOR_SIZE)).step_by(2) {
+            to.copy_from_slice(from);
+        }
+        self.medium.write(&[WriteRequest { offset, pieces: vec![buffer.freeze()] }])
     }
 }
 
@@ -93,7 +114,7 @@ impl Device for Buffered {
             let request = [WriteRequest { offset: request.offset, pieces: request.pieces.clone() }];
             self.cache.write(&request)?;
             if self.writes.load(Ordering::Relaxed) == 0 {
-                self.medium.write(&request)?;
+                self.write_last(&request)?;
             }
             self.dirty.lock().extend(request);
         }
