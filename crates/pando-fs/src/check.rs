@@ -429,23 +429,34 @@ impl Check<'_> {
                 }
             }
         }
-        if !record.has_data() || record.file_type != FileType::Regular {
+        // Of an inode without data any is found by its owner, and so is what lies among all others' as that of a root directory.
+        let is_root = *key == self.tree;
+        if !record.has_data() || is_root {
             return Ok(());
         }
         let mut blocks = 0;
-        let mut range = Some(key::blocks_from(prefix, 0));
+        let mut range = Some(KeyRange::prefix(prefix.clone()));
         while let Some(part) = range {
             let scan = self.scan(Tree::Data, &part, LIMIT)?;
             for (data_key, value) in scan.entries {
-                let end = key::block_of(prefix, &data_key)
-                    .and_then(|block| block.checked_mul(BLOCK)?.checked_add(value.len() as u64));
-                if value.len() as u64 > BLOCK || end.is_none_or(|end| end > record.size) {
-                    self.problem("FS-1", &data_key, "reaches behind the end of the file");
+                // An attribute whose name has seven bytes has a key as long as a block's.
+                let block = key::block_of(prefix, &data_key).filter(|block| *block < 1 << 56);
+                if let Some(block) = block.filter(|_| record.file_type == FileType::Regular) {
+                    let length = value.len() as u64;
+                    let end = block.checked_mul(BLOCK).and_then(|start| start.checked_add(length));
+                    if length > BLOCK || end.is_none_or(|end| end > record.size) {
+                        self.problem("FS-1", &data_key, "reaches behind the end of the file");
+                    }
+                    blocks += 1;
+                    self.report.data_bytes += if self.tree.is_empty() { length } else { 0 };
+                } else if !has_large_xattr(record, prefix, &data_key) {
+                    self.problem("FS-1", &data_key, "is nothing that its inode has");
                 }
-                blocks += 1;
-                self.report.data_bytes += if self.tree.is_empty() { value.len() as u64 } else { 0 };
             }
             range = scan.rest;
+        }
+        if record.file_type != FileType::Regular {
+            return Ok(());
         }
         let all = record.size.div_ceil(BLOCK);
         if !record.is_sparse() && blocks != all {
@@ -497,15 +508,24 @@ impl Check<'_> {
         if parked.is_some() && self.engine.waiting(|| self.engine.get(Tree::Metadata, &owner))?.is_some() {
             self.problem("FS-1", data_key, "belongs to a live inode and to an orphan");
         }
+        // The root's own keys lie among those of everything else.
+        let is_root = key::split_snapshot(&owner).is_some_and(|(_, rest)| rest.is_empty());
         match record {
             None => self.problem("FS-1", data_key, "belongs to no inode"),
             Some(record) if !record.has_data() => {
                 self.problem("FS-1", data_key, "belongs to an inode without data")
             }
+            Some(record) if is_root && !has_large_xattr(&record, &key::data_prefix(&owner), data_key) => {
+                self.problem("FS-1", data_key, "is nothing that its inode has")
+            }
             Some(_) => {}
         }
-        // The root's own keys lie among those of everything else.
-        let is_root = key::split_snapshot(&owner).is_some_and(|(_, rest)| rest.is_empty());
         Ok(if is_root { next_key() } else { Bound::after(key::data_prefix(&owner)) })
     }
+}
+
+/// Whether a data key is that of a large attribute which the record names.
+fn has_large_xattr(record: &Record, prefix: &[u8], data_key: &[u8]) -> bool {
+    let mut large = record.xattrs.iter().filter(|xattr| matches!(xattr.value, XattrValue::Large(_)));
+    large.any(|xattr| data_key == key::xattr_key(prefix, &xattr.name))
 }

@@ -2,7 +2,7 @@
 
 use pando_engine::{Batch, Tree};
 use pando_fs::check::Report;
-use pando_fs::operations::{FileType, Operations, ROOT};
+use pando_fs::operations::{FileType, Operations, ROOT, XattrMode};
 use pando_fs::schema::{Record, Redirect, Xattr, XattrValue, key};
 use pando_sim::model::acl::{Acl, NOBODY};
 
@@ -79,6 +79,50 @@ fn blocks_behind_the_end_and_lost_blocks_are_found() {
     // Behind the end, and one more than the file has.
     assert_eq!(behind, ["FS-1", "FS-1"]);
     assert_eq!(broken_by(|_, batch| batch.delete(Tree::Data, key::block_key(&prefix, 1))), ["FS-1"]);
+}
+
+/// Neither belongs to a file that has something else in the data index: what is there besides was looked at for blocks of regular files alone.
+#[test]
+fn data_that_an_inode_does_not_name_are_found() {
+    let volume = Volume::new();
+    let target = b"target";
+    let link = volume.fs.make_symlink(&volume.caller, ROOT, b"link", target).unwrap().attributes.inode;
+    let inodes = [ROOT, volume.directory(ROOT, "d"), volume.file(ROOT, "f"), link];
+    for inode in inodes {
+        // The key of one is as long as that of a block.
+        for name in [&b"user.named"[..], b"user.ab"] {
+            volume.fs.set_xattr(inode, name, &[1; 1000], XattrMode::Set, false).unwrap();
+        }
+    }
+    let directory = volume.directory(ROOT, "\u{ff}");
+    volume.write(volume.file(directory, "f"), 0, b"contents");
+    volume.fs.take_snapshot(b"snapshot", false).unwrap();
+    volume.assert_clean();
+    let number = volume.fs.snapshots().unwrap()[0].number.0;
+    let snapshot = key::snapshot_prefix(number);
+    for tree in [&b""[..], &snapshot] {
+        for name in ["", "d", "f", "link"] {
+            let live = if name.is_empty() { key::ROOT.into() } else { key::child_key(b"", name.as_bytes()) };
+            let prefix = key::data_prefix(&key::in_snapshot(tree, &live));
+            let mut keys = vec![key::xattr_key(&prefix, b"user.nobody"), key::xattr_key(&prefix, b"user.no")];
+            if !name.is_empty() {
+                keys.push([&prefix[..], b"\0odd"].concat().into());
+            }
+            if matches!(name, "d" | "link") {
+                keys.push(key::block_key(&prefix, 7));
+            }
+            for lost in keys {
+                let mut batch = Batch::new();
+                batch.put(Tree::Data, lost.clone(), &b"x"[..]);
+                volume.fs.engine().apply(batch).unwrap();
+                assert_eq!(broken(&volume), ["FS-1"], "{}", lost.escape_ascii());
+                let mut batch = Batch::new();
+                batch.delete(Tree::Data, lost);
+                volume.fs.engine().apply(batch).unwrap();
+                volume.assert_clean();
+            }
+        }
+    }
 }
 
 #[test]
@@ -254,10 +298,7 @@ fn orphans_of_a_crash_are_deleted_at_the_next_open() {
     for name in ["f", "g"] {
         let file = volume.file(a, name);
         volume.write(file, 0, &[1; 10_000]);
-        volume
-            .fs
-            .set_xattr(file, b"user.x", &[1; 1000], pando_fs::operations::XattrMode::Set, false)
-            .unwrap();
+        volume.fs.set_xattr(file, b"user.x", &[1; 1000], XattrMode::Set, false).unwrap();
         volume.fs.unlink(a, name.as_bytes()).unwrap();
     }
     // The blocks of one of them no longer lie under its old name.
