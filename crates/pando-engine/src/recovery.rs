@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pando_device::{Buffer, Device};
+use pando_device::{Buffer, Device, complain};
 use pando_format::superblock::{
     BASEMENT_BYTES_MIN, FANOUT_MIN, LABEL_LENGTH_MAX, LOG_LENGTH_MIN, MARGIN_LENGTH, NODE_BYTES,
     SUPERBLOCK_LENGTH, superblock_offsets,
@@ -179,11 +179,15 @@ fn check_features(features: &Features, read_only: bool) -> Result<()> {
 
 /// Opens a volume and replays its log.
 pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> {
-    let superblock = Slots::read(&*device).to_open(&*device, options.read_only)?;
+    let superblock = Slots::read(&*device).newest(&*device, options.read_only)?;
     check_features(&superblock.features, options.read_only)?;
     let allocator = Arc::new(Allocator::new(&superblock.node_regions));
     let next = Next { node: NodeId(superblock.next_node), generation: superblock.next_generation };
-    let table = BlockTable::load(superblock.volume, allocator.clone(), &*device, superblock.table, next)?;
+    let load = if options.read_only { BlockTable::load_in_part } else { BlockTable::load };
+    let table = load(superblock.volume, allocator.clone(), &*device, superblock.table, next)?;
+    for what in table.lost() {
+        complain(format_args!("{}: {what}", device.name()));
+    }
     let closed = superblock.clean;
     let source = LogSource {
         device: device.clone(),

@@ -36,7 +36,7 @@ impl Slots {
 
     /// The superblock that the volume is opened by. If the device cannot read one of them, it is the other one for whoever will not write. What that
     /// leads to may have been written over since; then it does not open, or is damaged: nothing is read unverified.
-    pub fn to_open(self, device: &dyn Device, read_only: bool) -> Result<Superblock> {
+    pub fn newest(self, device: &dyn Device, read_only: bool) -> Result<Superblock> {
         let lost = self.lost();
         let name = device.name();
         let newest = match self.slots {
@@ -95,12 +95,15 @@ fn checked(
 }
 
 impl Engine {
-    /// What is wrong with the superblock beside the one that the volume was opened by. Nothing is, if it was not closed: a crash
-    /// cuts writes off.
+    /// What is wrong with what leads to the nodes: one sentence each. Of pages of the block table that cannot be read, whoever opens for reading
+    /// does without; and of the superblock beside the one that is in use. Nothing is wrong with that one if the volume was not closed: a
+    /// crash cuts writes off.
     ///
     /// The answer is of the device, so it is for volumes that are open for reading.
-    pub fn check_superblocks(&self) -> Option<String> {
+    pub fn check_roots(&self) -> Vec<String> {
         let was_closed = self.superblock().clean;
-        Slots::read(&*self.volume().device).lost().filter(|_| was_closed)
+        let superblock = Slots::read(&*self.volume().device).lost().filter(|_| was_closed);
+        let superblock = superblock.map(|what| format!("FMT-13: {what}"));
+        superblock.into_iter().chain(self.volume().table.lost().iter().cloned()).collect()
     }
 }

@@ -26,7 +26,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::allocator::{Allocator, Interval};
 use super::free_map::Run;
-use super::table_store::{self, Stored};
+use super::table_store::{self, Lost, Stored};
 use crate::Result;
 
 /// The table of an open volume.
@@ -36,6 +36,8 @@ pub(crate) struct BlockTable {
     live: RwLock<Live>,
     /// What is on the device. Only a checkpoint uses it.
     stored: Mutex<Stored>,
+    /// Of pages that could not be read, what is wrong with them.
+    lost: Vec<String>,
 }
 
 struct Live {
@@ -92,8 +94,36 @@ impl BlockTable {
         root: TableRoot,
         next: Next,
     ) -> Result<Self> {
-        let stored = table_store::load(volume, &allocator, device, root, next)?;
+        let stored = table_store::load(volume, &allocator, device, root, next, None)?;
         Ok(Self::from_stored(volume, allocator, stored, next))
+    }
+
+    /// The same without the pages that cannot be read, for who will not write: nodes that are entered there are as if there were none.
+    pub fn load_in_part(
+        volume: VolumeId,
+        allocator: Arc<Allocator>,
+        device: &dyn Device,
+        root: TableRoot,
+        next: Next,
+    ) -> Result<Self> {
+        let mut lost = Vec::new();
+        let stored = table_store::load(volume, &allocator, device, root, next, Some(&mut lost))?;
+        let mut table = Self::from_stored(volume, allocator, stored, next);
+        if !lost.is_empty() {
+            // Something may lead to any that seems to be free.
+            table.live.get_mut().free.clear();
+        }
+        let sentence = |Lost { ids, error }| {
+            let (first, last) = (ids.start, ids.end.min(next.node.0) - 1);
+            format!("nodes {first} to {last} are lost, as far as there are any: {error}")
+        };
+        table.lost = lost.into_iter().map(sentence).collect();
+        Ok(table)
+    }
+
+    /// What is wrong with the pages that could not be read: one sentence each.
+    pub fn lost(&self) -> &[String] {
+        &self.lost
     }
 
     fn from_stored(volume: VolumeId, allocator: Arc<Allocator>, stored: Stored, next: Next) -> Self {
@@ -105,7 +135,7 @@ impl BlockTable {
         // The last is taken first: low ids are used again first.
         free.reverse();
         let live = RwLock::new(Live { pages, next, free, freed: Vec::new(), recovered_from });
-        Self { volume, allocator, live, stored: Mutex::new(stored) }
+        Self { volume, allocator, live, stored: Mutex::new(stored), lost: Vec::new() }
     }
 
     /// Where a node lies; `None` for an id that is not in use. A node that was never written has no extents.

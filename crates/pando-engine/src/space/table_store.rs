@@ -4,6 +4,7 @@
 //! pointer to the topmost page, which goes into the superblock. Old pages are freed with that checkpoint
 //! (CP-1).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -206,13 +207,21 @@ impl PageWriter<'_> {
     }
 }
 
-/// Reads a table and reserves what it occupies.
+/// A page that cannot be read.
+pub(super) struct Lost {
+    /// The nodes that are entered in it, or below it.
+    pub ids: Range<u64>,
+    pub error: Error,
+}
+
+/// Reads a table and reserves what it occupies. Pages that cannot be read are left out if there is a list for them.
 pub(super) fn load(
     volume: VolumeId,
     allocator: &Allocator,
     device: &dyn Device,
     root: TableRoot,
     next: Next,
+    mut lost: Option<&mut Vec<Lost>>,
 ) -> Result<Stored> {
     let blocks = allocator.capacity() / pando_device::BLOCK_SIZE as u64;
     // Ids are reused, so there are about as many as nodes. The bound keeps a wrong superblock from choosing
@@ -243,20 +252,25 @@ pub(super) fn load(
             .filter_map(|(number, pointer)| pointer.map(|p| (number, p)))
             .collect();
         for group in numbers.chunks(GROUP_PAGES) {
-            let images = read_pages(allocator, device, level, group)?;
-            for (&(number, pointer), image) in group.iter().zip(&images) {
+            reserve_pages(allocator, level, group)?;
+            let images: Vec<Result<Bytes>> = match read_pages(device, group) {
+                Ok(images) => images.into_iter().map(Ok).collect(),
+                Err(error) if lost.is_none() => return Err(error),
+                Err(_) => group.iter().map(|page| Ok(read_pages(device, &[*page])?.remove(0))).collect(),
+            };
+            for (&(number, pointer), image) in group.iter().zip(images) {
                 let at = Place { level, number, pointer };
-                if level > 0 {
-                    let children = load_index(&at, volume, image)?;
-                    let below = &mut levels[level - 1];
-                    let first = number * POINTERS_PER_PAGE;
-                    for (i, child) in children.iter().enumerate().filter(|(_, child)| child.is_some()) {
-                        *below
-                            .get_mut(first + i)
-                            .ok_or_else(|| at.damaged("it points at ids never used"))? = *child;
+                let loaded = image.and_then(|image| match level.checked_sub(1) {
+                    Some(below) => load_index(&at, volume, &image, &mut levels[below]),
+                    None => {
+                        let page = load_table(&at, volume, &image, allocator, next)?;
+                        pages.0[number] = Some(Arc::new(page));
+                        Ok(())
                     }
-                } else {
-                    pages.0[number] = Some(Arc::new(load_table(&at, volume, image, allocator, next)?));
+                });
+                match (loaded, &mut lost) {
+                    (Err(error), Some(lost)) => lost.push(Lost { ids: at.ids(), error }),
+                    (loaded, _) => loaded?,
                 }
             }
         }
@@ -264,34 +278,36 @@ pub(super) fn load(
     Ok(Stored { pages, levels })
 }
 
-fn read_pages(
-    allocator: &Allocator,
-    device: &dyn Device,
-    level: usize,
-    group: &[(usize, Pointer)],
-) -> Result<Vec<Bytes>> {
-    let mut requests = Vec::with_capacity(group.len());
+fn reserve_pages(allocator: &Allocator, level: usize, group: &[(usize, Pointer)]) -> Result<()> {
     for &(number, pointer) in group {
-        let at = Place { level, number, pointer };
         if pointer.extent.length as usize > PAGE_LENGTH_MAX {
+            let at = Place { level, number, pointer };
             return Err(at.damaged("its pointer claims more bytes than a page has"));
         }
         allocator.reserve(pointer.extent)?;
-        let buffer = Buffer::for_overwrite(pointer.extent.length as usize);
-        requests.push(ReadRequest { offset: pointer.extent.offset, buffer });
     }
+    Ok(())
+}
+
+fn read_pages(device: &dyn Device, group: &[(usize, Pointer)]) -> Result<Vec<Bytes>> {
+    let request = |&(_, Pointer { extent, .. }): &(usize, Pointer)| {
+        let buffer = Buffer::for_overwrite(extent.length as usize);
+        ReadRequest { offset: extent.offset, buffer }
+    };
+    let mut requests: Vec<_> = group.iter().map(request).collect();
     device.read(&mut requests)?;
     Ok(requests.into_iter().map(|request| request.buffer.freeze()).collect())
 }
 
-fn load_index(
-    at: &Place,
-    volume: VolumeId,
-    image: &Bytes,
-) -> Result<Box<[Option<Pointer>; POINTERS_PER_PAGE]>> {
+/// Enters what an index page points at in the level below.
+fn load_index(at: &Place, volume: VolumeId, image: &Bytes, below: &mut [Option<Pointer>]) -> Result<()> {
     let page = IndexPage::decode(image).map_err(|error| at.unreadable(&error))?;
     at.check(image, usize::from(page.level), page.number, page.volume == volume)?;
-    Ok(page.children)
+    let first = at.number * POINTERS_PER_PAGE;
+    for (i, child) in page.children.iter().enumerate().filter(|(_, child)| child.is_some()) {
+        *below.get_mut(first + i).ok_or_else(|| at.damaged("it points at ids never used"))? = *child;
+    }
+    Ok(())
 }
 
 fn load_table(
@@ -338,6 +354,13 @@ struct Place {
 }
 
 impl Place {
+    /// The nodes that are entered in the page, or below it.
+    fn ids(&self) -> Range<u64> {
+        let count = (0..self.level).fold(ENTRIES_PER_PAGE as u64, |ids, _| ids * POINTERS_PER_PAGE as u64);
+        let first = self.number as u64 * count;
+        first..first + count
+    }
+
     /// The page must be the one that the pointer meant: an older one in the same place is whole, too.
     fn check(&self, image: &Bytes, level: usize, number: u64, is_same_volume: bool) -> Result<()> {
         if stored_checksum(image) != self.pointer.checksum {

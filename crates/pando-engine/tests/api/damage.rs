@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pando_device::MemoryDevice;
-use pando_engine::{Engine, Error, Options, Tree};
+use pando_engine::{Engine, Error, Options, Tree, read_superblock};
+use pando_format::IndexPage;
 
 use crate::common::{formatted, manual, open, put, settle, small_nodes};
 
@@ -66,4 +67,63 @@ fn a_damaged_leaf_costs_its_own_keys_only() {
         }
     }
     assert_eq!(engine.failure(), None);
+}
+
+/// One bit of the block table kept the volume from being read.
+#[test]
+fn a_page_of_the_block_table_costs_whoever_reads_the_keys_of_its_nodes() {
+    const KEYS: u32 = 8000;
+    let device = formatted(64, &small_nodes());
+    let engine = open(&device, options());
+    let value = |number: u32, round: u32| value(number, round).repeat(4);
+    for number in 0..KEYS {
+        put(&engine, Tree::Metadata, key(number), value(number, 1));
+        settle(&engine);
+    }
+    engine.checkpoint().unwrap();
+    // For replay to bring to leaves, some of which are lost.
+    for number in (0..KEYS).step_by(20) {
+        put(&engine, Tree::Metadata, key(number), value(number, 2));
+    }
+    engine.sync().unwrap();
+    drop(engine);
+
+    let bytes = device.to_bytes();
+    let table = read_superblock(&*device).unwrap().table;
+    assert_eq!(table.levels, 1);
+    let place = |page: pando_format::Pointer| page.extent.offset as usize..page.extent.end() as usize;
+    let top = IndexPage::decode(&bytes[place(table.page.unwrap())].to_vec().into()).unwrap();
+    let pages: Vec<_> = top.children.iter().flatten().map(|page| page.extent.offset as usize).collect();
+    assert!(pages.len() > 5, "only {} pages", pages.len());
+    let mut opened = 0;
+    for page in &pages {
+        let mut bytes = bytes.clone();
+        bytes[page + 100] ^= 1;
+        let device = Arc::new(MemoryDevice::from_bytes(bytes));
+        let failed = Engine::open(Arc::new(MemoryDevice::from_bytes(device.to_bytes())), options()).map(drop);
+        assert!(matches!(failed, Err(Error::Damaged { .. })), "{failed:?}");
+        // That with the roots.
+        let Ok(engine) = Engine::open(device, Options { read_only: true, ..options() }) else { continue };
+        opened += 1;
+        let mut lost = 0;
+        for number in 0..KEYS {
+            match engine.waiting(|| engine.get(Tree::Metadata, &key(number))) {
+                Ok(found) => {
+                    let round = if number % 20 == 0 { 2 } else { 1 };
+                    assert_eq!(found, Some(value(number, round).into()), "{number}");
+                }
+                Err(Error::Damaged { .. }) => lost += 1,
+                Err(error) => panic!("{number}: {error}"),
+            }
+        }
+        assert!(
+            0 < lost && lost < KEYS / 2,
+            "{lost} keys of {KEYS} are lost with one of {} pages",
+            pages.len()
+        );
+        assert!(engine.check_roots().concat().contains("are lost"));
+        let problems = engine.check(&mut |_, _| {}).unwrap().problems;
+        assert!(!problems.is_empty());
+    }
+    assert!(opened > pages.len() / 2, "{opened} of {}", pages.len());
 }

@@ -114,10 +114,10 @@ fn a_superblock_that_cannot_be_read_leaves_the_other_to_who_only_reads() {
 }
 
 /// What is said of the superblock that is not in use.
-fn said(bytes: Vec<u8>) -> Option<String> {
+fn said(bytes: Vec<u8>) -> Vec<String> {
     let device = Arc::new(MemoryDevice::from_bytes(bytes));
     let engine = Engine::open(device, Options { read_only: true, ..manual() }).unwrap();
-    engine.check_superblocks()
+    engine.check_roots()
 }
 
 /// A volume that had lost one of its superblocks was clean to a check, until the other was lost, too.
@@ -129,18 +129,18 @@ fn a_superblock_that_is_lost_beside_that_of_a_closed_volume_is_told_of() {
     engine.close().unwrap();
     let (bytes, superblock) = (device.to_bytes(), read_superblock(&*device).unwrap());
     let other = superblock_offsets(superblock.capacity)[1 - superblock.slot()] as usize;
-    assert_eq!(said(bytes.clone()), None);
+    assert_eq!(said(bytes.clone()), Vec::<String>::new());
     for rubbish in [0, 0xff] {
         let mut bytes = bytes.clone();
         write(&mut bytes, other as u64, &[rubbish; SUPERBLOCK_LENGTH]);
-        let what = said(bytes).unwrap();
+        let what = said(bytes).concat();
         assert!(what.contains("is lost"), "{what}");
     }
     // In each of its fields; in what the volume is, in what it was when it was written, and in what is reserved.
     for rotten in [10, 30, 70, 330, 341, 360, 376, 400, 440, 490, 512, 530, 540, 560, 3000] {
         let mut bytes = bytes.clone();
         bytes[other + rotten] ^= 1;
-        assert!(said(bytes).is_some(), "{rotten}");
+        assert_eq!(said(bytes).len(), 1, "{rotten}");
     }
 }
 
@@ -162,7 +162,7 @@ fn a_superblock_that_a_crash_has_torn_is_not_told_of() {
             let mut bytes = before.clone();
             bytes[written + sector..][..512].copy_from_slice(&after[written + sector..][..512]);
             torn += usize::from(Superblock::decode(&bytes[written..][..4096].to_vec().into()).is_err());
-            assert_eq!(said(bytes), None);
+            assert_eq!(said(bytes), Vec::<String>::new());
         }
     }
     assert_eq!(torn, 4);
@@ -173,5 +173,5 @@ fn a_superblock_that_a_crash_has_torn_is_not_told_of() {
     let first = Superblock { checkpoint: 1, ..first };
     write(&mut bytes, superblock_offsets(first.capacity)[1], &first.encode());
     write(&mut bytes, superblock_offsets(first.capacity)[0], &[0; SUPERBLOCK_LENGTH]);
-    assert_eq!(said(bytes), None);
+    assert_eq!(said(bytes), Vec::<String>::new());
 }

@@ -102,8 +102,8 @@ fn check(engine: &Engine, progress: &ProgressBar) -> Findings {
         Err(error) => return Findings { failure: Some(error.into()), ..Findings::default() },
     };
     let is_damaged = !findings.problems.is_empty();
-    // The first of the problems: all else is as the other one says.
-    findings.problems.splice(..0, engine.check_superblocks().map(|what| format!("FMT-13: {what}")));
+    // First what all else follows from.
+    findings.problems.splice(..0, engine.check_roots());
     progress.set_style(style("{spinner} {pos} inodes checked in {elapsed}, {per_sec}"));
     let mut report = Report::default();
     let names = pando_fs::check::check(engine, &mut report, &mut |inodes| progress.set_position(inodes));
