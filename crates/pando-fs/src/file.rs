@@ -48,6 +48,9 @@ pub(crate) fn check_regular(inode: &Inode) -> Result<()> {
     }
 }
 
+/// After so many blocks of a hole that is looked through for one that is there, beside damage, the damage is the answer.
+const SINGLE_BLOCKS_MAX: usize = 1024;
+
 impl FileSystem {
     pub(crate) fn read_file(&self, number: InodeNumber, offset: u64, length: usize) -> Result<Vec<Bytes>> {
         let inode = self.inode(number)?;
@@ -107,21 +110,27 @@ impl FileSystem {
     }
 
     /// A piece of the blocks in a range. Where damage is in the way of a scan, which needs what lies there whatever waits above, the next block alone: of
-    /// one that was written since, messages say all.
+    /// one that was written since, messages say all. Of a hole they say it block by block, and one may have any number.
     pub(crate) fn scan_blocks(&self, prefix: &[u8], range: &KeyRange, limit: ScanLimit) -> Result<Scan> {
         let error = match self.store.scan(Tree::Data, range, limit) {
             Err(Error::Engine(error)) if error.is_unreadable() => error,
             scan => return scan,
         };
-        let block = key::block_behind(prefix, &range.lower).ok_or(Error::Engine(error))?;
-        let block_key = key::block_key(prefix, block);
-        if !range.contains(&block_key) {
-            return Ok(Scan::default());
+        let Some(first) = key::block_behind(prefix, &range.lower) else { return Err(error.into()) };
+        for block in (first..=u64::MAX).take(SINGLE_BLOCKS_MAX) {
+            let block_key = key::block_key(prefix, block);
+            if !range.contains(&block_key) {
+                return Ok(Scan::default());
+            }
+            if let Some(value) = self.store.get(Tree::Data, &block_key)? {
+                let rest = KeyRange::new(Bound::after(block_key.clone()), range.upper.clone());
+                return Ok(Scan {
+                    entries: vec![(block_key, value)],
+                    rest: (!rest.is_empty()).then_some(rest),
+                });
+            }
         }
-        let value = self.store.get(Tree::Data, &block_key)?;
-        let rest = KeyRange::new(Bound::after(block_key.clone()), range.upper.clone());
-        let entries = value.map(|value| (block_key, value)).into_iter().collect();
-        Ok(Scan { entries, rest: (!rest.is_empty()).then_some(rest) })
+        Err(error.into())
     }
 
     pub(crate) fn write_file(

@@ -23,20 +23,25 @@
 //! Where more than an answer is to be said, it comes in pieces before it: a line `{"piece":N}` and N bytes.
 
 use std::fs::{File, Metadata};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pando_device::peer::peer;
 use pando_fuse::mount_table::mounted;
 use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Uid};
 use serde_json::{Value, json};
 
 use crate::output::shown;
+
+/// What a daemon of another user has for an answer, who may have any program listen there: root's commands come to an end.
+const STRANGERS_TIME: Duration = Duration::from_secs(10);
+const STRANGERS_LINE_MAX: u64 = 16 << 20;
 
 /// Bytes of a piece, at most.
 const PIECE_BYTES_MAX: u64 = 16 << 20;
@@ -146,8 +151,20 @@ fn connect_in(directory: &Path, owner: Uid, device: &str) -> io::Result<UnixStre
     if !metadata.file_type().is_socket() || metadata.uid() != owner.as_raw() {
         return Err(strange());
     }
-    let stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
+    // One who takes no more clients would have the next wait.
+    let waits = if is_strange(owner) { SocketFlags::NONBLOCK } else { SocketFlags::empty() };
+    let flags = waits | SocketFlags::CLOEXEC;
+    let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&stream, &address)?;
+    let stream = UnixStream::from(stream);
+    stream.set_nonblocking(false)?;
     if peer(&stream)?.uid == owner { Ok(stream) } else { Err(strange()) }
+}
+
+/// Whether this user's daemon may mean ill to who asks it: root asks others' as well.
+fn is_strange(owner: Uid) -> bool {
+    !owner.is_root() && owner != rustix::process::geteuid()
 }
 
 /// The socket of the daemon that serves a device number, `major:minor`.
@@ -215,13 +232,20 @@ pub fn remove_dead(device: &str, error: &ControlError) -> bool {
 /// A conversation with a daemon.
 pub struct Connection {
     stream: BufReader<UnixStream>,
+    /// It is that of a user who may mean ill.
+    is_strange: bool,
 }
 
 impl Connection {
     /// Connects to the daemon that serves this device number. Others' serve root alone.
     pub fn open(device: &str) -> Result<Self, ControlError> {
         let stream = connect(&candidates(owner_of(device)), device).map_err(ControlError::Unreachable)?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Ok(Self::new(stream))
+    }
+
+    fn new(stream: UnixStream) -> Self {
+        let is_strange = peer(&stream).map_or(true, |peer| is_strange(peer.uid));
+        Self { stream: BufReader::new(stream), is_strange }
     }
 
     /// The daemon's process, unless it is outside of our pid namespace.
@@ -240,23 +264,55 @@ impl Connection {
         self.stream.get_mut().write_all(line.as_bytes()).map_err(|_| ControlError::Ended)
     }
 
-    /// Waits for the answer to the request sent before.
+    /// Waits for the answer to the request sent before. A daemon of somebody else has some seconds for it.
     pub fn receive(&mut self) -> Result<Value, ControlError> {
-        let mut line = String::new();
-        match self.stream.read_line(&mut line) {
-            Ok(length) if length > 0 => answer(&line),
-            _ => Err(ControlError::Ended),
+        answer(&self.line(self.is_strange.then_some(STRANGERS_TIME))?)
+    }
+
+    /// The same, however long it takes.
+    pub fn receive_at_last(&mut self) -> Result<Value, ControlError> {
+        answer(&self.line(None)?)
+    }
+
+    fn line(&mut self, time: Option<Duration>) -> Result<String, ControlError> {
+        let mut line = Vec::new();
+        let begun = Instant::now();
+        let most = if self.is_strange { STRANGERS_LINE_MAX } else { u64::MAX };
+        loop {
+            let left = time.map(|time| time.saturating_sub(begun.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(ControlError::Unreachable(ErrorKind::TimedOut.into()));
+            }
+            if line.len() as u64 >= most {
+                return Err(ControlError::Ended);
+            }
+            let _ = self.stream.get_ref().set_read_timeout(left);
+            let rest = most - line.len() as u64;
+            // What has come in time stays in the line when the rest does not.
+            match self.stream.fill_buf().map(<[u8]>::len) {
+                Ok(length) if length > 0 => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {
+                    continue;
+                }
+                _ => return Err(ControlError::Ended),
+            }
+            let held = self.stream.buffer().len() as u64;
+            let taken = (&mut self.stream).take(rest.min(held)).read_until(b'\n', &mut line);
+            taken.map_err(|_| ControlError::Ended)?;
+            if line.ends_with(b"\n") {
+                let _ = self.stream.get_ref().set_read_timeout(None);
+                return String::from_utf8(line).map_err(|_| ControlError::Ended);
+            }
         }
     }
 
     /// The same where pieces come before it: they are written to `out`, whose errors end it.
     fn receive_pieces(&mut self, out: &mut dyn Write) -> io::Result<Result<Value, ControlError>> {
         loop {
-            let mut line = String::new();
-            match self.stream.read_line(&mut line) {
-                Ok(length) if length > 0 => {}
-                _ => return Ok(Err(ControlError::Ended)),
-            }
+            let line = match self.line(None) {
+                Ok(line) => line,
+                Err(error) => return Ok(Err(error)),
+            };
             let Some(length) = piece_length(&line) else { return Ok(answer(&line)) };
             let mut piece = vec![0; length];
             if self.stream.read_exact(&mut piece).is_err() {
@@ -279,7 +335,7 @@ impl Connection {
     /// Waits until the daemon has closed its end.
     pub fn wait_for_end(mut self) {
         // Whatever comes: bytes, the end, or an error, which is an end too.
-        let _ = self.stream.read_to_end(&mut Vec::new());
+        let _ = io::copy(&mut self.stream, &mut io::sink());
     }
 }
 
@@ -456,6 +512,31 @@ mod tests {
         assert!(connect(&candidates, "0:52").is_ok());
         assert!(good.accept().is_ok(), "it is another one's");
     }
+
+    /// Any program can listen at another user's socket: root waited for its answer for ever, or took all that it said into memory.
+    #[test]
+    fn a_strangers_daemon_has_some_seconds_and_a_line() {
+        let connected = |is_strange: bool| {
+            let (here, there) = UnixStream::pair().unwrap();
+            (Connection { stream: BufReader::new(here), is_strange }, there)
+        };
+        let (mut silent, there) = connected(true);
+        (&there).write_all(b"{").unwrap();
+        let (begun, time) = (Instant::now(), Duration::from_millis(100));
+        assert!(matches!(silent.line(Some(time)), Err(ControlError::Unreachable(_))));
+        assert!(begun.elapsed() >= time);
+        for is_strange in [true, false] {
+            let (mut endless, there) = connected(is_strange);
+            let writer = std::thread::spawn(move || {
+                let line = vec![b'a'; 2 * STRANGERS_LINE_MAX as usize];
+                (&there).write_all(&line).and_then(|()| (&there).write_all(b"\n")).is_ok()
+            });
+            assert_eq!(endless.line(None).is_err(), is_strange);
+            drop(endless);
+            assert_ne!(writer.join().unwrap(), is_strange);
+        }
+    }
+
     /// Root looked in its own directory alone, and took for dead what had a dead daemon's number there.
     #[test]
     fn a_daemon_is_looked_for_where_the_owner_of_its_mount_has_it() {

@@ -178,7 +178,7 @@ fn open(service: &Service) -> Result<(Arc<FileSystem>, Option<Arc<Claim>>, Value
                 name(&entry.mountpoint)
             )),
             None => {
-                let user = is_in_use.then(|| mounts::user_of(&service.volume));
+                let user = is_in_use.then(|| mounts::user_of(&service.volume, true));
                 let why = user.flatten().unwrap_or_else(|| error.to_string());
                 Failure::new(format!("cannot mount {volume}: {why}"))
             }

@@ -14,11 +14,12 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser};
 use pando_fuse::{VfsOption, mount_point, mount_table};
+use rustix::fs::StatVfsMountFlags;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::json;
 
 use crate::commands::mount;
-use crate::commands::umount::{self, Unmounted};
+use crate::commands::umount::{self, PATIENCE, Unmounted};
 use crate::control::{Connection, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
 use crate::mount_options::{MountSettings, OptionError, split};
@@ -156,7 +157,13 @@ pub fn run_mount(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     // mount(8) knows by its source that a volume is mounted. A snapshot has another one than its line in /etc/fstab, and so has what the line names by a link, as
     // those of /dev/mapper are.
-    if mounts::is_at(&args.volume, settings.snapshot.as_deref(), &args.mountpoint) {
+    let is_read_only = |place: &Path| {
+        let flags = rustix::fs::statvfs(place).ok()?.f_flag;
+        Some(flags.contains(StatVfsMountFlags::RDONLY))
+    };
+    if mounts::is_at(&args.volume, settings.snapshot.as_deref(), &args.mountpoint)
+        && is_read_only(&args.mountpoint) == Some(settings.is_read_only())
+    {
         return ExitCode::SUCCESS;
     }
     status(mount::in_background(args.volume, args.mountpoint, known), FAILED)
@@ -232,6 +239,9 @@ fn remount(mountpoint: &Path, options: &[String]) -> Result<()> {
         // Before the kernel lets changes through, and behind what it still has to write. A daemon that went on refusing would
         // have the kernel lose what programs were told is written. One that has opened the volume for reading only refuses for good.
         daemon.send_value(&refuse_changes(false)).map_err(unanswered)?;
+    }
+    if !daemon.has_answer_within(PATIENCE) {
+        complain(format!("waiting for the daemon of {shown}, or for another remount of it"));
     }
     match daemon.receive() {
         // From before an upgrade, it lets remounts through at the same time.

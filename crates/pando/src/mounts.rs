@@ -108,8 +108,9 @@ pub fn is_of(mount: &MountEntry, volume: &Path) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'@') && is_believed(mount, owner_of(volume))
 }
 
-/// Who uses the device or image at `path`, as the end of a sentence: "it is mounted on /mnt".
-pub fn user_of(path: &Path) -> Option<String> {
+/// Who uses the device or image at `path`, as the end of a sentence: "it is mounted on /mnt". If `doubted` is true also who only says that he does, as any
+/// user can.
+pub fn user_of(path: &Path, doubted: bool) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let metadata = path.metadata().ok()?;
     let is_block_device = metadata.file_type().is_block_device();
@@ -121,7 +122,10 @@ pub fn user_of(path: &Path) -> Option<String> {
     };
     let owner = Some(Uid::from_raw(metadata.uid()));
     // A source that is not believed is not looked at either: it may be on a file system of its user's.
-    let is_it = |mount: &MountEntry| is_believed(mount, owner) && same(&mount.source);
+    let is_it = |mount: &MountEntry| match is_believed(mount, owner) {
+        true => same(&mount.source),
+        false => doubted && mount.source == path,
+    };
     if let Some(mount) = mounted_of_any_type().unwrap_or_default().into_iter().rfind(is_it) {
         return Some(format!("it is mounted on {}", name(&mount.mountpoint)));
     }

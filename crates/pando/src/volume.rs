@@ -145,7 +145,7 @@ pub fn device_failure(path: &Path, error: &DeviceError) -> Failure {
                      'pando umount {mountpoint}'"
                 )
             }
-            None => match mounts::user_of(path) {
+            None => match mounts::user_of(path, true) {
                 Some(user) => format!("{name} is in use: {user}"),
                 None => format!(
                     "{name} is in use by another process, or, if it is a disk, by a partition of it, an array or a volume group"

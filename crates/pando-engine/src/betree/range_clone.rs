@@ -299,8 +299,13 @@ impl Volume {
                 top.gotos.clear();
             }
             names = names.below(&local, strip as usize, prepend).ok_or_else(damaged)?;
-            // To name a node it need not be read, and a leaf leads no further.
-            let is_lost = || lost.contains(&Miss { node: id, part: None }) || self.lost_header(id).is_some();
+            // To name a node it need not be read, and a leaf leads no further. A reader may lack pages of the block table.
+            let is_unknown = || self.options.read_only && self.table.generation(id).is_none();
+            let is_lost = || {
+                lost.contains(&Miss { node: id, part: None })
+                    || self.lost_header(id).is_some()
+                    || is_unknown()
+            };
             if height == 0 || is_lost() {
                 return Ok(Some(Way::Clone { gotos: vec![goto(&range, &names, id, height)], carried }));
             }

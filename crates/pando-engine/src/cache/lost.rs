@@ -19,6 +19,9 @@ use crate::{Error, Miss};
 /// For so long nobody tries again.
 const MOMENT: Duration = Duration::from_secs(5);
 
+/// Nor for longer than this, however long other reads take to fail meanwhile.
+const LONGEST: Duration = Duration::from_secs(60);
+
 /// So many are remembered: of a device that fails as a whole all are lost.
 const LOST_MAX: usize = 1024;
 
@@ -37,10 +40,24 @@ impl Piece {
     }
 }
 
-/// What could not be read, why, and when it was tried. Lock order: behind every node.
+/// Why a piece could not be read.
+struct Failure {
+    error: Error,
+    tried: Instant,
+    /// Later by what other reads have taken since to fail.
+    since: Instant,
+}
+
+impl Failure {
+    fn is_over(&self) -> bool {
+        self.since.elapsed() >= MOMENT || self.tried.elapsed() >= LONGEST
+    }
+}
+
+/// What could not be read. Lock order: behind every node.
 #[derive(Default)]
 pub(crate) struct Lost {
-    pieces: Mutex<HashMap<(NodeId, Piece), (Error, Instant)>>,
+    pieces: Mutex<HashMap<(NodeId, Piece), Failure>>,
     /// False as long as there are none.
     any: AtomicBool,
     /// Nodes of which it has been said that they are written with damage in them.
@@ -56,16 +73,16 @@ impl Lost {
         let mut pieces = self.pieces.lock();
         // A device may take half a minute for an error. Who needs several of these pieces would find the first forgotten each time.
         let now = Instant::now();
-        for (_, since) in pieces.values_mut() {
-            *since = (*since + (now - begun)).min(now);
+        for failure in pieces.values_mut() {
+            failure.since = (failure.since + (now - begun)).min(now);
         }
         if pieces.len() >= LOST_MAX {
-            pieces.retain(|_, (_, since)| since.elapsed() < MOMENT);
+            pieces.retain(|_, failure| !failure.is_over());
         }
         if pieces.len() >= LOST_MAX {
             pieces.clear();
         }
-        pieces.insert((node, piece), (error.clone(), now));
+        pieces.insert((node, piece), Failure { error: error.clone(), tried: now, since: now });
         self.any.store(true, Ordering::Relaxed);
     }
 
@@ -79,8 +96,8 @@ impl Lost {
             return None;
         }
         let pieces = self.pieces.lock();
-        let (error, since) = pieces.get(&(node, piece))?;
-        (since.elapsed() < MOMENT).then(|| error.clone())
+        let failure = pieces.get(&(node, piece))?;
+        (!failure.is_over()).then(|| failure.error.clone())
     }
 }
 

@@ -27,6 +27,9 @@ use super::region::Circle;
 use crate::copies::copy_for_device;
 use crate::{Error, Lsn, Operation, Result};
 
+/// After so many blocks that cannot be read nobody looks for more behind the hole.
+const UNREADABLE_MAX: usize = 16;
+
 /// Bytes read at once: few at first, for the log of a volume that was closed is empty, then ever more.
 const FIRST_WINDOW_BYTES: u64 = 64 << 10;
 const WINDOW_BYTES_MAX: u64 = 4 << 20;
@@ -281,7 +284,7 @@ impl<'a> Walk<'a> {
     /// The next batch; `None` if there is none that can be believed.
     fn next(&mut self) -> Result<Option<(BatchHeader, Vec<LogRecord>)>> {
         let header = match self.header(self.end.distance) {
-            Err(error) if self.source.closed => {
+            Err(error) if self.source.closed && error.is_unreadable() => {
                 // What a lost superblock (FMT-22) leaves here tells of it no more.
                 complain(format_args!(
                     "{}: the log is taken to end where the volume was closed, at a block that cannot be read: {error}",
@@ -354,9 +357,16 @@ impl<'a> Walk<'a> {
         let limit = self.circle.length().min(hole.distance + WITNESS_BYTES);
         let mut unreadable = 0;
         for distance in (hole.distance + BLOCK..limit).step_by(BLOCK_SIZE) {
-            let Ok(header) = self.header(distance) else {
-                unreadable += 1;
-                continue;
+            let header = match self.header(distance) {
+                Err(error) if error.is_unreadable() => {
+                    unreadable += 1;
+                    // A disk may take half a minute for each.
+                    if unreadable == UNREADABLE_MAX {
+                        break;
+                    }
+                    continue;
+                }
+                header => header?,
             };
             let Some(header) = header else { continue };
             let is_later = header.epoch == self.source.epoch && header.sequence > hole.position.sequence;
@@ -373,9 +383,10 @@ impl<'a> Walk<'a> {
         if unreadable > 0 {
             complain(format_args!(
                 "{}: behind the end of the log, at record {}, blocks cannot be read that would tell if records are \
-                 missing: {unreadable}",
+                 missing: {}{unreadable}",
                 self.source.device.name(),
-                hole.last.0
+                hole.last.0,
+                if unreadable == UNREADABLE_MAX { "at least " } else { "" }
             ));
         }
         Ok(())
@@ -403,8 +414,9 @@ impl<'a> Walk<'a> {
             let offset = self.circle.advance(self.source.start.offset, distance);
             let read = |bytes| self.circle.read(&*self.source.device, offset, bytes as usize);
             self.window = match read(ahead) {
-                Err(_) if ahead > length => {
-                    self.one_by_one_until = distance + ahead;
+                Err(error) if error.is_unreadable() => {
+                    self.one_by_one_until = self.one_by_one_until.max(distance + ahead);
+                    // Once more if it was this alone: a bus or a controller may have erred.
                     read(length)?
                 }
                 window => window?,

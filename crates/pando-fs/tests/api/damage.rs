@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pando_engine::{Batch, FormatOptions, Tree};
-use pando_fs::operations::{Operations, ROOT, SNAPSHOTS, waiting};
+use pando_fs::operations::{AllocateMode, Operations, ROOT, SNAPSHOTS, Seek, waiting};
 use pando_fs::schema::{Record, key};
 use pando_fs::{Error, FileSystem, InodeNumber};
 
@@ -259,6 +259,14 @@ fn what_is_written_after_damage_can_be_read() {
     assert!(is_lost(&volume, sparse, 2), "nor is what cannot be known said to be one");
     assert_eq!(volume.copy_range((second, 0), (first, 0), 5 * BLOCK as u64), Ok(5 * BLOCK as u64));
     assert_eq!(volume.read(first, 0, 5 * BLOCK), new[..5 * BLOCK]);
+    // A hole is not looked through to its end for what may be told behind it.
+    let gets = || volume.fs.engine().stats().gets;
+    volume.resize(first, 1 << 40);
+    volume.fs.allocate(first, AllocateMode::PunchHole, 19 * BLOCK as u64, 1 << 30, false).unwrap();
+    let before = gets();
+    assert!(is_damage(waiting(&*volume.fs, |fs| fs.seek(first, 19 * BLOCK as u64, Seek::Data))));
+    assert!((1000..10_000).contains(&(gets() - before)), "{}", gets() - before);
+    volume.resize(first, 19 * BLOCK as u64);
     // Written over, it is whole again.
     volume.write(first, 0, &old);
     settle(&volume);

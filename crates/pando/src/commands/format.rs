@@ -141,7 +141,8 @@ fn take(args: &FormatArgs) -> Result<FileDevice> {
         )));
     }
     let device = open_device(&args.path, Access::Exclusive)?;
-    if let Some(user) = crate::mounts::user_of(&args.path) {
+    // Somebody may have it mounted who can write to it and does not own it, and by a program that locks nothing.
+    if let Some(user) = crate::mounts::user_of(&args.path, !args.force) {
         return Err(Failure::new(format!("{path} is in use: {user}; free it first")));
     }
     if !args.force {

@@ -114,7 +114,7 @@ impl Space {
 fn space_of_mount(mount: &MountEntry) -> Result<Option<Space>> {
     let stat = rustix::fs::statvfs(&mount.mountpoint).map_err(|error| {
         let why = crate::failure::errno_text(error);
-        Failure::new(format!("cannot ask the mount {}: {why}", mount.mountpoint.display()))
+        Failure::new(format!("cannot ask the mount {}: {why}", name(&mount.mountpoint)))
     })?;
     // What FUSE tells whom the mount does not let in, as root where another user has mounted for himself.
     if stat.f_blocks == 0 {

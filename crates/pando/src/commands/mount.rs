@@ -140,7 +140,7 @@ fn awaited(volume: &Path) -> Option<MountEntry> {
         // That it is in use takes a second to say.
         let is_in_use = matches!(FileDevice::open(volume, Access::ReadOnly), Err(DeviceError::InUse { .. }));
         // One that is left of a killed daemon is no use. That of the daemon itself may be, which is looked for once more.
-        let is_used = mounts::of_volume(volume).is_none() && mounts::user_of(volume).is_some();
+        let is_used = mounts::of_volume(volume).is_none() && mounts::user_of(volume, false).is_some();
         let is_over = !is_in_use || is_used || Instant::now() >= end;
         mount = mounts::served(volume);
         if is_over {

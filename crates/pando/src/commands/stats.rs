@@ -96,7 +96,7 @@ fn print(output: &mut Output, counters: &Map<String, Value>) -> Result<()> {
             Some(bytes) if name.contains("bytes") && bytes >= 1024 => format!("{bytes} ({})", human(bytes)),
             Some(count) => count.to_string(),
             None => match value.as_str() {
-                Some(sentence) => sentence.to_owned(),
+                Some(sentence) => shown(sentence.as_bytes()),
                 None => value.as_f64().map_or(value.to_string(), |ratio| format!("{ratio:.3}")),
             },
         };

@@ -14,9 +14,10 @@ use crate::control::{self, Connection, ControlError};
 use crate::failure::{Failure, Result, Status, complain, io_text};
 use crate::mounts;
 use crate::output::{exact_path, shown as output_shown};
+use crate::volume::name;
 
 /// After this time the user is told what is waited for: the daemon, or who keeps the volume from being closed.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// So long a daemon has to hear of a lazy unmount before it: one that answers needs far less, and one that hangs is not waited for.
 const MOMENT: Duration = Duration::from_millis(100);
@@ -114,7 +115,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
         }
         Ok((daemon, has_heard))
     });
-    let volume = entry.source.display();
+    let volume = name(&entry.source);
     // The kernel has a block device closed before its unmount ends.
     let said = waiting.as_ref().map_or("the daemon".to_owned(), |(daemon, _)| shown_daemon(daemon));
     let unmounting = complain_later(format!("waiting for {said} to close {volume}"));
@@ -158,9 +159,9 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<Unmounted> {
         others.iter().for_each(|other| complain(format!("waiting for {other}")));
     }
     if !has_heard {
-        heard = daemon.receive();
+        heard = daemon.receive_at_last();
     }
-    match heard.and_then(|_| daemon.receive()) {
+    match heard.and_then(|_| daemon.receive_at_last()) {
         Ok(_) => {
             daemon.wait_for_end();
             Ok(Unmounted::Closed)
@@ -191,7 +192,7 @@ fn ask_for_info(entry: &MountEntry) -> Result<Value, ControlError> {
     let mut daemon = Connection::open(&entry.device)?;
     daemon.send("info")?;
     if !daemon.has_answer_within(PATIENCE) {
-        let (who, shown) = (shown_daemon(&daemon), entry.mountpoint.display());
+        let (who, shown) = (shown_daemon(&daemon), name(&entry.mountpoint));
         complain(format!("waiting for an answer of {who}; with -l, {shown} is unmounted without one"));
     }
     daemon.receive()

@@ -527,6 +527,8 @@ fn a_volume_is_mounted_once_at_a_place() {
         }
         let again = place.pando(&["mount", "-o", options, "volume", "mnt"]);
         again.expect_failure(1, "volume is mounted on mnt already");
+        let opposite = if options == "ro" { "rw" } else { "ro" };
+        place.run(&mount, &["volume", "mnt", "-o", opposite]).expect_failure(32, "mounted on mnt already");
         // Readers share it.
         let elsewhere = place.pando(&["mount", "-o", options, "volume", "other"]);
         assert_eq!(elsewhere.status() == 0, options == "ro", "{}", elsewhere.stderr());

@@ -66,6 +66,7 @@ fn any_user_s_mount_is_not_that_of_root_s_volume() {
     assert_eq!((&shown["mountpoint"], &shown["clean"]), (&Value::Null, &true.into()));
     place.pando(&["mount", "-o", "snapshot=monday", "volume", "media"]).expect_success();
     place.pando(&["umount", "media"]).expect_success();
+    place.pando(&["format", "volume"]).expect_failure(1, "it is mounted on");
     place.pando(&["format", "--force", "volume"]).expect_success();
     // One of the user to whom the volume belongs is believed.
     std::os::unix::fs::chown(path("volume"), Some(65_534), None).unwrap();
