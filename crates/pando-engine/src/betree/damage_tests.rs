@@ -116,6 +116,29 @@ pub(super) fn settle(engine: &Engine) {
     panic!("maintenance finds no end");
 }
 
+/// A volume of so many keys, put in order, each after all that the one before had brought about.
+pub(super) fn filled(keys: u32) -> (Engine, Arc<MemoryDevice>) {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for number in 0..keys {
+        put(&engine, number);
+        settle(&engine);
+    }
+    (engine, device)
+}
+
+/// One of 2000 keys, each written twice, in an order that is not theirs, with messages in interior nodes: what is clean takes none straight from above.
+pub(super) fn written_over() -> (Engine, Arc<MemoryDevice>) {
+    let (engine, device) = small_volume(16 << 10, 2 << 10);
+    for round in 0..8 {
+        for number in 0..500 {
+            put(&engine, (round * 500 + number) * 1171 % 2000);
+            settle(&engine);
+        }
+        engine.checkpoint().unwrap();
+    }
+    (engine, device)
+}
+
 pub(super) fn root(engine: &Engine) -> NodeRef {
     engine.volume().root(TREE).read().clone()
 }
@@ -148,12 +171,8 @@ pub(super) fn reopened(
 /// A root of height 1 whose last leaf, some basement nodes of which are rotten, has become too large on the straight path; that leaf, and
 /// the first key that is free behind it.
 fn overgrown(quarters: &[usize], gives_error: bool) -> (Engine, Arc<Rotten>, NodeId, u32) {
-    let (engine, device) = small_volume(16 << 10, 2 << 10);
     let mut next = 260;
-    for number in 0..next {
-        put(&engine, number);
-        settle(&engine);
-    }
+    let (engine, device) = filled(next);
     assert_eq!(root(&engine).state.read().height, 1);
     let leaf = root(&engine).state.read().interior().children.last().unwrap().id;
     let (engine, device) = reopened(engine, &device, leaf, quarters, gives_error);
@@ -296,15 +315,7 @@ pub(super) fn places_of(engine: &Engine, number: u32) -> Option<[u64; 3]> {
 /// A volume could not be opened any more if what a move had found in memory could not be read at its replay.
 #[test]
 fn a_move_of_what_has_become_unreadable_is_replayed() {
-    let (engine, device) = small_volume(16 << 10, 2 << 10);
-    for round in 0..8 {
-        // In an order that is not theirs. What is clean takes no messages straight from above.
-        for number in 0..500 {
-            put(&engine, (round * 500 + number) * 1171 % 2000);
-            settle(&engine);
-        }
-        engine.checkpoint().unwrap();
-    }
+    let (engine, device) = written_over();
     let (number, places) = (0..2000).find_map(|number| Some((number, places_of(&engine, number)?))).unwrap();
     let before = device.to_bytes();
     let move_it = |engine: &Engine| {
@@ -340,11 +351,7 @@ fn a_move_of_what_has_become_unreadable_is_replayed() {
 
 /// A volume of so many keys on which a node has been written with other contents than any that come about.
 fn made_to_harm(keys: u32, node: fn(&Engine) -> NodeRef, change: impl FnOnce(&mut Node)) -> Engine {
-    let (engine, device) = small_volume(16 << 10, 2 << 10);
-    for number in 0..keys {
-        put(&engine, number);
-        settle(&engine);
-    }
+    let (engine, device) = filled(keys);
     // Beside what is dirty the next one would bring something down.
     engine.checkpoint().unwrap();
     {
@@ -451,11 +458,7 @@ fn a_key_outside_its_leaf_is_damage() {
 /// A chain of such ways took all memory.
 #[test]
 fn a_way_that_makes_keys_too_long_is_damage() {
-    let (engine, _) = small_volume(16 << 10, 2 << 10);
-    for number in 0..1000 {
-        put(&engine, number);
-        settle(&engine);
-    }
+    let (engine, _) = filled(1000);
     let root = root(&engine);
     let KeyRange { lower, upper } = KeyRange::all();
     let prepend = Bytes::from(vec![b'z'; NAMES_LENGTH_MAX]);
@@ -558,11 +561,7 @@ fn twins_joined_before_damage_are_counted() {
 /// the read waiting for ever, and itself.
 #[test]
 fn nobody_waits_for_a_node_of_a_wrong_height() {
-    let (engine, _) = small_volume(16 << 10, 2 << 10);
-    for number in 0..260 {
-        put(&engine, number);
-        settle(&engine);
-    }
+    let (engine, _) = filled(260);
     let (volume, root) = (engine.volume(), root(&engine));
     assert_eq!(root.height, 1);
     let wrong = {
@@ -596,11 +595,7 @@ fn nobody_waits_for_a_node_of_a_wrong_height() {
 /// An image may have an edge to a node that is not there. The count of that node was to be lowered when the edge was cut off.
 #[test]
 fn an_edge_to_no_node_can_be_cut_off() {
-    let (engine, _) = small_volume(16 << 10, 2 << 10);
-    for number in 0..260 {
-        put(&engine, number);
-        settle(&engine);
-    }
+    let (engine, _) = filled(260);
     let root = root(&engine);
     root.state.write().interior_mut().children[0].id = NodeId(7777);
     change(&engine, |batch| batch.delete_range(TREE, KeyRange::all()));

@@ -6,18 +6,16 @@ use std::sync::atomic::Ordering;
 use pando_device::MemoryDevice;
 use pando_format::{Bound, KeyRange, NodeId};
 
-use super::damage_tests::{Rotten, TREE, block_of, key, lost, places_of, put, reopened, root, settle};
-use crate::small_volume::{manual, small_volume};
+use super::damage_tests::{
+    Rotten, TREE, block_of, filled, key, lost, places_of, put, reopened, root, written_over,
+};
+use crate::small_volume::manual;
 use crate::{Engine, ScanLimit};
 
 /// Each query for what is lost read it again.
 #[test]
 fn what_cannot_be_read_is_not_tried_again_at_once() {
-    let (engine, device) = small_volume(16 << 10, 2 << 10);
-    for number in 0..260 {
-        put(&engine, number);
-        settle(&engine);
-    }
+    let (engine, device) = filled(260);
     let leaf = root(&engine).state.read().interior().children[1].id;
     engine.close().unwrap();
     let header = engine.volume().table.lookup(leaf).unwrap().extents[0].offset;
@@ -42,11 +40,7 @@ fn what_cannot_be_read_is_not_tried_again_at_once() {
 /// What a read got wrong once, on its way to where the leaf lies next, was lost for good.
 #[test]
 fn a_bad_read_of_what_goes_along_is_made_again() {
-    let (engine, device) = small_volume(16 << 10, 2 << 10);
-    for number in 0..260 {
-        put(&engine, number);
-        settle(&engine);
-    }
+    let (engine, device) = filled(260);
     let leaf = root(&engine).state.read().interior().children[0].id;
     let (engine, device) = reopened(engine, &device, leaf, &[2], false);
     let node = engine.volume().node(leaf).unwrap();
@@ -69,11 +63,7 @@ fn a_bad_read_of_what_goes_along_is_made_again() {
 /// A flush that met the end of the file failed the volume.
 #[test]
 fn an_image_file_that_was_cut_costs_what_lay_behind_its_end() {
-    let (engine, device) = small_volume(16 << 10, 2 << 10);
-    for number in 0..260 {
-        put(&engine, number);
-        settle(&engine);
-    }
+    let (engine, device) = filled(260);
     let leaf = root(&engine).state.read().interior().children[0].id;
     let (engine, device) = reopened(engine, &device, leaf, &[2], false);
     device.is_cut.store(true, Ordering::Relaxed);
@@ -93,14 +83,7 @@ fn an_image_file_that_was_cut_costs_what_lay_behind_its_end() {
 /// A check told of the first bad part of a node alone, and did not look below it.
 #[test]
 fn a_check_tells_of_each_bad_part() {
-    let (engine, device) = small_volume(16 << 10, 2 << 10);
-    for round in 0..8 {
-        for number in 0..500 {
-            put(&engine, (round * 500 + number) * 1171 % 2000);
-            settle(&engine);
-        }
-        engine.checkpoint().unwrap();
-    }
+    let (engine, device) = written_over();
     let [buffer, leaf, part] = (0..2000).find_map(|number| places_of(&engine, number)).unwrap();
     let table = engine.volume().table.pages();
     let lies_there = |place: &pando_format::BlockEntry| place.extents[0].offset == leaf;
@@ -121,11 +104,7 @@ fn a_check_tells_of_each_bad_part() {
 /// A check gave up at the first read that failed, and told nothing of what it had found.
 #[test]
 fn a_check_goes_on_behind_what_the_device_fails_to_read() {
-    let (engine, device) = small_volume(16 << 10, 2 << 10);
-    for number in 0..260 {
-        put(&engine, number);
-        settle(&engine);
-    }
+    let (engine, device) = filled(260);
     let edges: Vec<NodeId> =
         root(&engine).state.read().interior().children.iter().map(|edge| edge.id).collect();
     let [failing, flipped] = [edges[0], edges[1]];
@@ -143,11 +122,7 @@ fn a_check_goes_on_behind_what_the_device_fails_to_read() {
 /// A check told of each node below one that could not be read.
 #[test]
 fn a_check_sums_up_what_lies_behind_an_unreadable_interior_node() {
-    let (engine, device) = small_volume(16 << 10, 2 << 10);
-    for number in 0..1000 {
-        put(&engine, number);
-        settle(&engine);
-    }
+    let (engine, device) = filled(1000);
     let rotten = root(&engine).state.read().interior().children[0].id;
     engine.close().unwrap();
     let place = engine.volume().table.lookup(rotten).unwrap();
