@@ -127,3 +127,34 @@ impl Volume {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_other_reads_take_is_not_counted_up_to_a_minute() {
+        let lost = Lost::default();
+        let error = Error::Damaged { what: "it is rotten".to_owned() };
+        let now = Instant::now();
+        let [first, second] = [NodeId(1), NodeId(2)];
+        lost.note(first, Piece::Header(1), &error, now);
+        let since = |by: Duration| {
+            let mut pieces = lost.pieces.lock();
+            let failure = pieces.get_mut(&(first, Piece::Header(1))).unwrap();
+            (failure.tried, failure.since) = (failure.tried - by, failure.since - by);
+        };
+        since(Duration::from_secs(20));
+        assert_eq!(lost.error(first, Piece::Header(1)), None, "the moment is over");
+        lost.note(second, Piece::Header(1), &error, now - Duration::from_secs(20));
+        assert_eq!(
+            lost.error(first, Piece::Header(1)),
+            Some(error.clone()),
+            "another read took all that time"
+        );
+        assert_eq!(lost.error(first, Piece::Header(2)), None, "it is another image");
+        since(Duration::from_secs(41));
+        lost.note(second, Piece::Header(1), &error, now - Duration::from_secs(41));
+        assert_eq!(lost.error(first, Piece::Header(1)), None, "it would never be tried again");
+    }
+}

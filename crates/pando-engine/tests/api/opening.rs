@@ -130,3 +130,21 @@ fn a_block_of_the_log_that_nobody_needs_need_not_be_readable() {
         assert!(matches!(opened, Err(Error::Device(_))), "{opened:?}");
     }
 }
+
+/// A disk may take half a minute for each.
+#[test]
+fn an_area_behind_the_log_that_cannot_be_read_is_not_tried_block_by_block() {
+    let device = formatted(128, &FormatOptions { log_bytes: Some(32 << 20), ..FormatOptions::default() });
+    let engine = open(&device, manual());
+    put(&engine, Tree::Metadata, *b"key", *b"value");
+    engine.sync().unwrap();
+    let superblock = engine.superblock();
+    let end = superblock.log.offset + superblock.replay.offset + engine.stats().log_bytes;
+    let crashed = device.to_bytes();
+    drop(engine);
+    let device = Arc::new(BadBlock::with_area(crashed, end + (64 << 10)..end + (4 << 20)));
+    let engine = Engine::open(device.clone(), manual()).unwrap();
+    assert_eq!(get(&engine, Tree::Metadata, b"key"), Some(b"value".to_vec()));
+    let failures = device.failures.load(Ordering::Relaxed);
+    assert!((16..40).contains(&failures), "{failures}");
+}
