@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_device::{Device, DeviceError, Layer, MemoryDevice, ReadRequest, WriteRequest};
 use pando_format::Tree;
 use parking_lot::Mutex;
 
@@ -91,18 +91,18 @@ impl Busy {
     }
 }
 
-impl Device for Busy {
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
+impl Layer for Busy {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+    fn on_read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
         let time = *self.read_time.lock();
         std::thread::sleep(time);
         self.inner.read(batch)
     }
 
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+    fn on_write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
         // What it does may write as well.
         let work = self.work.lock().take();
         if let Some(mut work) = work
@@ -111,17 +111,5 @@ impl Device for Busy {
             *self.work.lock() = Some(work);
         }
         self.inner.write(batch)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.inner.discard(offset, length)
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
     }
 }

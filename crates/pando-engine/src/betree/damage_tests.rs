@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_device::{Device, DeviceError, Layer, MemoryDevice, ReadRequest};
 use pando_format::{Bound, Goto, KeyRange, Msn, NodeId, Pending, Tree, Xf};
 use parking_lot::Mutex;
 
@@ -31,12 +31,12 @@ pub(super) struct Rotten {
     pub(super) failures_left: AtomicUsize,
 }
 
-impl Device for Rotten {
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
+impl Layer for Rotten {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+    fn on_read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
         self.inner.read(batch)?;
         for request in batch {
             let end = request.offset + request.buffer.len() as u64;
@@ -63,22 +63,6 @@ impl Device for Rotten {
             }
         }
         Ok(())
-    }
-
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
-        self.inner.write(batch)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.inner.discard(offset, length)
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_device::{Device, DeviceError, Layer, MemoryDevice, ReadRequest, WriteRequest};
 use pando_format::{Compression, NodeId, Tree};
 use parking_lot::Mutex;
 
@@ -39,33 +39,17 @@ impl Moving {
     }
 }
 
-impl Device for Moving {
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
+impl Layer for Moving {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+    fn on_read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
         let node = self.node.lock().take();
         if let Some(id) = node {
             self.move_node(id);
         }
         self.inner.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
-        self.inner.write(batch)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.inner.discard(offset, length)
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
     }
 }
 

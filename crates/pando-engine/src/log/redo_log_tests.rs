@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use pando_device::simulated::{Fault, SimulatedDevice};
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_device::{Device, DeviceError, Layer, MemoryDevice};
 use pando_format::Region;
 use parking_lot::{Condvar, Mutex};
 
@@ -66,17 +66,12 @@ impl Gate {
     }
 }
 
-impl Device for Gate {
-    fn capacity(&self) -> u64 {
-        self.memory.capacity()
+impl Layer for Gate {
+    fn below(&self) -> &dyn Device {
+        &self.memory
     }
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
-        self.memory.read(batch)
-    }
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
-        self.memory.write(batch)
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
+
+    fn on_flush(&self) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         state.flushes += 1;
         state.waiting += 1;
@@ -84,12 +79,6 @@ impl Device for Gate {
         self.changed.wait_while(&mut state, |state| state.closed);
         state.waiting -= 1;
         Ok(())
-    }
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.memory.discard(offset, length)
-    }
-    fn name(&self) -> String {
-        "gate".to_owned()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_device::{Device, DeviceError, Layer, MemoryDevice, ReadRequest, WriteRequest};
 
 /// EIO.
 const IO_ERROR: i32 = 5;
@@ -38,12 +38,12 @@ impl BadBlock {
     }
 }
 
-impl Device for BadBlock {
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
+impl Layer for BadBlock {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+    fn on_read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
         if let Some(request) = batch.iter().find(|request| self.meets(request.offset, request.buffer.len())) {
             self.failures.fetch_add(1, Ordering::Relaxed);
             let (action, device) = ("read", self.name());
@@ -52,23 +52,11 @@ impl Device for BadBlock {
         self.inner.read(batch)
     }
 
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+    fn on_write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
         let length = |request: &WriteRequest| request.pieces.iter().map(bytes::Bytes::len).sum();
         if batch.iter().any(|request| self.meets(request.offset, length(request))) {
             self.bad.store(NONE, Ordering::Relaxed);
         }
         self.inner.write(batch)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.inner.discard(offset, length)
-    }
-
-    fn name(&self) -> String {
-        "a medium with a bad block".to_owned()
     }
 }

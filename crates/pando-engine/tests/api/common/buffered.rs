@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pando_device::simulated::SECTOR_SIZE;
-use pando_device::{Buffer, Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_device::{Buffer, Device, DeviceError, Layer, MemoryDevice, ReadRequest, WriteRequest};
 use parking_lot::Mutex;
 
 /// EIO.
@@ -93,16 +93,12 @@ fn failed(action: &'static str) -> DeviceError {
     DeviceError::Io { action, device: "a medium behind a cache".into(), offset: 0, code: IO_ERROR }
 }
 
-impl Device for Buffered {
-    fn capacity(&self) -> u64 {
-        self.cache.capacity()
+impl Layer for Buffered {
+    fn below(&self) -> &dyn Device {
+        &self.cache
     }
 
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
-        self.cache.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+    fn on_write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
         let deed = self.deed.lock().take();
         if let Some(deed) = deed {
             deed();
@@ -121,7 +117,7 @@ impl Device for Buffered {
         Ok(())
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn on_flush(&self) -> Result<(), DeviceError> {
         let dirty = std::mem::take(&mut *self.dirty.lock());
         if !counts_down(&self.flushes) {
             self.flushes.store(usize::MAX, Ordering::Relaxed);
@@ -131,13 +127,5 @@ impl Device for Buffered {
             return Err(failed("flush"));
         }
         self.medium.write(&dirty)
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.cache.discard(offset, length)
-    }
-
-    fn name(&self) -> String {
-        "a medium behind a cache".to_owned()
     }
 }

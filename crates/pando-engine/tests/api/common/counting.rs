@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_device::{Device, DeviceError, Layer, MemoryDevice, ReadRequest, WriteRequest};
 
 pub struct Counting {
     inner: MemoryDevice,
@@ -24,33 +24,29 @@ impl Counting {
     }
 }
 
-impl Device for Counting {
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
+impl Layer for Counting {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
+    fn on_read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
         let bytes = batch.iter().map(|request| request.buffer.len()).sum();
         self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.inner.read(batch)
     }
 
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+    fn on_write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.inner.write(batch)
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn on_flush(&self) -> Result<(), DeviceError> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.inner.flush()
     }
 
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+    fn on_discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         self.discards.fetch_add(1, Ordering::Relaxed);
         self.inner.discard(offset, length)
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pando_device::{Device, DeviceError, MemoryDevice, ReadRequest, WriteRequest};
+use pando_device::{Device, DeviceError, Layer, MemoryDevice, WriteRequest};
 use pando_engine::{Engine, FormatOptions};
 use parking_lot::Mutex;
 
@@ -27,33 +27,17 @@ impl Stage {
     }
 }
 
-impl Device for Stage {
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
+impl Layer for Stage {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn read(&self, batch: &mut [ReadRequest]) -> Result<(), DeviceError> {
-        self.inner.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
+    fn on_write(&self, batch: &[WriteRequest]) -> Result<(), DeviceError> {
         let is_told = |(name, _): &mut Deed| std::thread::current().name() == Some(*name);
         let told = self.deed.lock().take_if(is_told);
         if let Some((_, deed)) = told {
             deed();
         }
         self.inner.write(batch)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.inner.discard(offset, length)
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
     }
 }
