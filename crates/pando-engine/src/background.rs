@@ -167,14 +167,20 @@ impl Volume {
         } else if self.trees_want_tidying() {
             self.signals.wake_tree_soon();
         }
-        if self.checkpoint_is_due() {
+        // One that runs gives room when it is done, and looks then whether that is enough.
+        if !self.signals.checkpoint_runs() && self.checkpoint_is_due() {
             self.signals.want_checkpoint();
         }
     }
 
     /// True if the log or the space needs a checkpoint before its time.
     fn checkpoint_is_due(&self) -> bool {
-        self.log.used_bytes() >= self.log.capacity() / 2 || self.wants_space(0)
+        self.log_needs_checkpoint() || self.wants_space(0)
+    }
+
+    /// True if half of the log is in use.
+    pub(crate) fn log_needs_checkpoint(&self) -> bool {
+        self.log.used_bytes() >= self.log.capacity() / 2
     }
 
     fn trees_want_maintenance(&self) -> bool {

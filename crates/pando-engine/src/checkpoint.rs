@@ -72,6 +72,10 @@ impl Volume {
         self.stats.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.stats.checkpoint_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         self.signals.checkpoint_is_done();
+        // Changes that came meanwhile have left it to this one. Space that is short has somebody who waits for it.
+        if self.log_needs_checkpoint() {
+            self.signals.want_checkpoint();
+        }
         Ok(())
     }
 

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use pando_device::MemoryDevice;
 use pando_format::Tree;
 
 use crate::small_volume::{Busy, assert_sound, fill, manual, volume_on};
-use crate::{Batch, Engine, Error};
+use crate::volume::Volume;
+use crate::{Batch, Engine, Error, Options};
 
 /// The superblock said that generations of its own nodes were never used, and the volume could not be opened.
 #[test]
@@ -122,4 +124,65 @@ fn a_long_root_is_written_before_the_leaves() {
     let flushes = engine.stats().flushes;
     engine.checkpoint().unwrap();
     assert_eq!(engine.stats().flushes, flushes, "what waited has come down: this proves nothing");
+}
+
+/// Brings the log so far that it needs a checkpoint.
+fn fill_log(volume: &Volume) {
+    while !volume.log_needs_checkpoint() {
+        change_one(volume, 16 << 10);
+    }
+}
+
+fn change_one(volume: &Volume, bytes: usize) {
+    let mut batch = Batch::new();
+    batch.put(Tree::Data, b"key".to_vec(), vec![1; bytes]);
+    volume.apply(batch).unwrap();
+}
+
+/// Has something done at the first write behind the next cut.
+fn behind_the_cut(engine: &Engine, device: &Busy, deed: fn(&Volume)) {
+    let interval = engine.volume().cache.interval();
+    let volume = Arc::downgrade(engine.volume());
+    *device.work.lock() = Some(Box::new(move || {
+        let Some(volume) = volume.upgrade() else { return false };
+        let is_cut = volume.cache.interval() != interval;
+        if is_cut {
+            deed(&volume);
+        }
+        !is_cut
+    }));
+}
+
+/// Each change that came while a checkpoint was written asked for another one, since half of the log was still in use, and that followed at once.
+#[test]
+fn a_log_that_needs_a_checkpoint_gets_one() {
+    let device = Arc::new(Busy::new(64 << 20));
+    let engine = volume_on(&device);
+    fill_log(engine.volume());
+    // What is queued counts for more than it takes once it is written.
+    (0..32).for_each(|_| change_one(engine.volume(), 16 << 10));
+    behind_the_cut(&engine, &device, |volume| {
+        assert!(volume.log_needs_checkpoint(), "this proves nothing");
+        change_one(volume, 100);
+    });
+    let before = engine.stats().checkpoints;
+    while engine.background_step().unwrap() {}
+    assert!(device.work.lock().is_none(), "no change came meanwhile");
+    assert_eq!(engine.stats().checkpoints, before + 1);
+}
+
+#[test]
+fn a_log_that_fills_while_a_checkpoint_is_written_gets_another_one() {
+    let device = Arc::new(Busy::new(64 << 20));
+    volume_on(&device).close().unwrap();
+    let engine = Engine::open(device.clone(), Options::default()).unwrap();
+    let before = engine.stats().checkpoints;
+    behind_the_cut(&engine, &device, fill_log);
+    engine.checkpoint().unwrap();
+    let begin = Instant::now();
+    while engine.stats().checkpoints < before + 2 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "nobody makes a checkpoint");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    engine.close().unwrap();
 }
