@@ -9,18 +9,19 @@
 //! going on, and that is released by the next checkpoint at the earliest.
 
 use std::collections::BTreeMap;
-
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pando_device::BLOCK_SIZE;
 use pando_format::log_record::{Binding, BoundPiece, bound_checksum};
 use pando_format::operation::BLOCK_VALUE_LENGTH;
-use pando_format::{BlockEntry, Compression, Extent, Lsn, NodeId, Operation, PartEntry, Tree};
+use pando_format::{BlockEntry, Bound, Compression, Extent, Lsn, NodeId, Operation, PartEntry, Tree};
 
 use super::batch::{Binder, Record};
 use crate::apply::space_for;
-use crate::betree::leaf::{Basement, Leaf};
+use crate::betree::leaf::Leaf;
+use crate::betree::message_buffer::MessageBuffer;
 use crate::betree::node::{Body, CachedNode, Image, NodeRef};
 use crate::cache::write_back::{Cause, Written};
 use crate::volume::Volume;
@@ -47,15 +48,16 @@ struct Run<'a> {
     places: Vec<Option<u64>>,
 }
 
-/// A leaf and the blocks of the batch's runs in it: (run, block).
+/// A leaf and the blocks of the batch's runs that belong to it: (run, blocks), never none of them.
 struct Target {
     node: NodeRef,
     /// Bytes that lifting takes off the keys on the way to the leaf.
     lifted: usize,
-    blocks: Vec<(usize, usize)>,
+    blocks: Vec<(usize, Range<usize>)>,
 }
 
-/// Blocks `first..end` of a run, seen from a node from which the first `lifted` bytes of keys are hidden.
+/// Blocks `first..end` of a run, seen from a node from which the first `lifted` bytes of keys are hidden. There are hundreds, and they lie
+/// next to each other: what can be said of all of them at once is not asked for each.
 struct Stretch<'a> {
     run: &'a Run<'a>,
     first: usize,
@@ -64,14 +66,31 @@ struct Stretch<'a> {
 }
 
 impl Stretch<'_> {
-    fn key(&self, block: usize) -> Vec<u8> {
-        self.run.key(block)
+    /// Ends it where its keys come to a pivot. It has blocks.
+    fn end_at(&mut self, pivot: &Bound) {
+        let is_below = |block| self.run.key(block).get(self.lifted..).is_some_and(|key| pivot.is_above(key));
+        if is_below(self.end - 1) {
+            return;
+        }
+        let mut left = self.first..self.end - 1;
+        while !left.is_empty() {
+            let middle = left.start + left.len() / 2;
+            left = if is_below(middle) { middle + 1..left.end } else { left.start..middle };
+        }
+        self.end = left.start;
     }
 
-    /// Ends it at the first block whose key must not be in it.
-    fn shorten(&mut self, is_outside: impl Fn(&[u8]) -> bool) {
-        let outside = |block: &usize| self.key(*block).get(self.lifted..).is_none_or(&is_outside);
-        self.end = (self.first..self.end).find(outside).unwrap_or(self.end);
+    /// Ends it at the first block for which something waits.
+    fn end_at_what_waits(&mut self, buffer: &MessageBuffer) {
+        if buffer.is_empty() || self.first == self.end {
+            return;
+        }
+        let length = self.run.key(self.first).len();
+        let mut keys = Vec::with_capacity((self.end - self.first) * length);
+        (self.first..self.end).for_each(|block| self.run.push_key(block, &mut keys));
+        let seen = keys.chunks_exact(length).filter_map(|key| key.get(self.lifted..));
+        let Some(last) = seen.clone().next_back() else { return };
+        self.end = self.first + buffer.passed(seen, last);
     }
 }
 
@@ -199,7 +218,7 @@ impl Volume {
                 let target = targets.entry(node.id).or_insert(Target { node, lifted, blocks: Vec::new() });
                 // A leaf that has been joined with its neighbour since lifts less: what comes to it now goes into the log itself.
                 if target.lifted == lifted {
-                    target.blocks.extend((block..end).map(|block| (number, block)));
+                    target.blocks.push((number, block..end));
                 }
                 block = end;
             }
@@ -222,15 +241,13 @@ impl Volume {
             Body::Leaf(_) => return Some((self.cache.peek(node.id)?, stretch)),
             Body::Interior(interior) => interior,
         };
-        let index = interior.index_of(stretch.key(stretch.first).get(stretch.lifted..)?);
+        let index = interior.index_of(stretch.run.key(stretch.first).get(stretch.lifted..)?);
         let child = &interior.children[index];
         let buffer = child.buffer.get()?;
         if let Some(pivot) = interior.pivots.get(index) {
-            stretch.shorten(|key| !pivot.is_above(key));
+            stretch.end_at(pivot);
         }
-        if !buffer.is_empty() {
-            stretch.shorten(|key| !buffer.passes(key));
-        }
+        stretch.end_at_what_waits(buffer);
         if child.id.is_empty() || child.xf.is_some() || stretch.first == stretch.end {
             return None;
         }
@@ -252,9 +269,11 @@ impl Volume {
             let Body::Leaf(leaf) = &state.body else { continue };
             let fills = |blocks: usize| blocks * BLOCK_VALUE_LENGTH * 2 >= leaf.bytes();
             // What was deleted since is in no leaf.
-            let is_there =
-                |(run, block): &&(usize, usize)| leaf.holds(&runs[*run].key(*block)[target.lifted..]);
-            let enough = fills(target.blocks.len()) && fills(target.blocks.iter().filter(is_there).count());
+            let mut there = 0;
+            let enough = fills(target.blocks.iter().map(|(_, blocks)| blocks.len()).sum()) && {
+                each_found(target, leaf, runs, |_| there += 1);
+                fills(there)
+            };
             let free =
                 self.is_dirty_now(&state) && state.frozen.is_none() && !state.writing && !state.dropped;
             if enough && free {
@@ -303,43 +322,62 @@ fn note_places<'a>(
     stored: impl Fn(usize) -> Option<&'a PartEntry>,
     runs: &mut [Run<'_>],
 ) {
-    for (number, block) in &target.blocks {
-        let run = &mut runs[*number];
-        let key = &run.key(*block)[target.lifted..];
-        let index = leaf.index_of(key);
-        let Some(basement) = leaf.basements.get(index).and_then(|slot| slot.part.get()) else { continue };
-        let Some(stored) = stored(index) else { continue };
+    let mut places = Vec::new();
+    each_found(target, leaf, runs, |found| {
+        let Found { run, block, value, basement, left } = found;
         // The leaf may hold a newer value by now: what counts is that these very bytes were written.
-        let value = run.block(*block);
-        run.places[*block] = place_of(basement, key, &value, place, stored);
+        if value.as_ptr() == runs[run].block(block).as_ptr()
+            && let Some(part) = stored(basement)
+            && part.compression == Compression::None
+        {
+            // The blocks of a part lie at its end (EUROSYS22, 6).
+            let in_part = part.raw_length as usize - left * BLOCK_VALUE_LENGTH;
+            places.push((run, block, place_in(place, part.offset as usize * BLOCK_SIZE + in_part)));
+        }
+    });
+    for (run, block, place) in places {
+        runs[run].places[block] = place;
     }
 }
 
-/// Where the block with this key lies on the device, if it is this very value.
-fn place_of(
-    basement: &Basement,
-    key: &[u8],
-    value: &Bytes,
-    place: &BlockEntry,
-    part: &PartEntry,
-) -> Option<u64> {
-    let entries = &basement.entries;
-    let at = entries.find(key).ok()?;
-    let found = &entries.at(at).1;
-    if found.as_ptr() != value.as_ptr()
-        || found.len() != BLOCK_VALUE_LENGTH
-        || part.compression != Compression::None
-    {
-        return None;
-    }
+/// A block of a run in a leaf.
+struct Found<'a> {
+    run: usize,
+    block: usize,
+    value: &'a Bytes,
+    basement: usize,
+    /// How many blocks its basement has from it to the end.
+    left: usize,
+}
+
+/// The blocks of the runs that a leaf has in memory, whichever values they have there.
+fn each_found(target: &Target, leaf: &Leaf, runs: &[Run<'_>], mut each: impl FnMut(Found<'_>)) {
     let is_block = |(_, value): &&(Bytes, Bytes)| value.len() == BLOCK_VALUE_LENGTH;
-    let before = entries.between(entries.start(), at).filter(is_block).count();
-    let behind = entries.between(at, entries.end()).filter(is_block).count();
-    // The blocks of a part lie at its end (EUROSYS22, 6).
-    let front = part.raw_length as usize - (before + behind) * BLOCK_VALUE_LENGTH;
-    let offset = part.offset as usize * BLOCK_SIZE + front + before * BLOCK_VALUE_LENGTH;
+    for (number, blocks) in &target.blocks {
+        let run = &runs[*number];
+        let (first, last) = (run.key(blocks.start), run.key(blocks.end - 1));
+        let (first, last) = (&first[target.lifted..], &last[target.lifted..]);
+        for index in leaf.index_of(first)..=leaf.index_of(last) {
+            let Some(basement) = leaf.basements.get(index).and_then(|slot| slot.part.get()) else { continue };
+            let from = basement.entries.lower_bound(first);
+            let behind = || basement.entries.between(from, basement.entries.end());
+            let mut left = behind().filter(is_block).count();
+            for (key, value) in behind().take_while(|(key, _)| key[..] <= *last).filter(is_block) {
+                // What is as long, and lies between the two, has their prefix.
+                if key.len() == first.len() {
+                    let block = run.block_of(key, blocks.start);
+                    each(Found { run: *number, block, value, basement: index, left });
+                }
+                left -= 1;
+            }
+        }
+    }
+}
+
+/// Where on the device a byte of a node lies.
+fn place_in(node: &BlockEntry, offset: usize) -> Option<u64> {
     let mut start = 0;
-    for extent in &place.extents {
+    for extent in &node.extents {
         let end = start + extent.length as usize;
         if (start..end).contains(&offset) {
             return Some(extent.offset + (offset - start) as u64);
@@ -351,7 +389,24 @@ fn place_of(
 
 impl Run<'_> {
     fn key(&self, block: usize) -> Vec<u8> {
-        [&self.prefix[..], &(self.first + block as u64).to_be_bytes()].concat()
+        let mut key = Vec::with_capacity(self.prefix.len() + size_of::<u64>());
+        self.push_key(block, &mut key);
+        key
+    }
+
+    /// Adds a key to others.
+    fn push_key(&self, block: usize, keys: &mut Vec<u8>) {
+        keys.extend_from_slice(self.prefix);
+        keys.extend_from_slice(&(self.first + block as u64).to_be_bytes());
+    }
+
+    /// The block with a key in a leaf to which block `near` belongs, too: lifting may have taken what their numbers share off the keys there.
+    fn block_of(&self, key: &[u8], near: usize) -> usize {
+        let mut number = (self.first + near as u64).to_be_bytes();
+        let seen = key.len().min(number.len());
+        let hidden = number.len() - seen;
+        number[hidden..].copy_from_slice(&key[key.len() - seen..]);
+        (u64::from_be_bytes(number) - self.first) as usize
     }
 
     fn block(&self, block: usize) -> Bytes {

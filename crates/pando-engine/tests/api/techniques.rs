@@ -35,6 +35,44 @@ fn without_late_binding_large_writes_go_through_the_log() {
     assert_eq!(bound(false), 0);
 }
 
+/// Where a block lies is counted in whole blocks from the end of its basement node, whoever they belong to.
+#[test]
+fn a_run_is_bound_beside_other_values() {
+    const BLOCKS: u64 = (RUN_BYTES / 4096) as u64;
+    let device = formatted(64, &FormatOptions::default());
+    let engine = open(&device, manual());
+    let key = |block: u64, more: &[u8]| [b"file".as_slice(), &block.to_be_bytes(), more].concat();
+    let mut batch = Batch::new();
+    batch.put_run(
+        Tree::Data,
+        b"file".to_vec(),
+        0,
+        (0..RUN_BYTES).map(|place| (place / 4096) as u8).collect::<Vec<_>>(),
+    );
+    // As long as a block, and shorter; also behind the last one, in basement nodes that they begin.
+    for block in [3, 40, BLOCKS - 1] {
+        batch.put(Tree::Data, key(block, b"block"), vec![150 + block as u8; 4096]);
+        batch.put(Tree::Data, key(block, b"short"), vec![block as u8; 100]);
+    }
+    engine.changing(0, || engine.apply(batch.clone())).unwrap();
+    engine.sync().unwrap();
+    assert_eq!(engine.stats().runs_bound, 1);
+    drop(engine);
+    let engine = open(&device, manual());
+    for block in 0..BLOCKS {
+        assert_eq!(
+            get(&engine, Tree::Data, &key(block, b"")),
+            Some(vec![block as u8; 4096]),
+            "block {block}"
+        );
+    }
+    for block in [3, 40, BLOCKS - 1] {
+        let other = get(&engine, Tree::Data, &key(block, b"block"));
+        assert_eq!(other, Some(vec![150 + block as u8; 4096]), "block {block}");
+    }
+    assert_sound(&engine);
+}
+
 /// Its leaf was taken for one that they fill, and written for nothing.
 #[test]
 fn runs_that_were_deleted_before_the_log_is_written_are_bound_to_no_leaf() {
@@ -113,5 +151,25 @@ fn of_two_runs_of_the_same_memory_one_is_bound() {
     let engine = open(&device, manual());
     let key = [b"file".as_slice(), &7_u64.to_be_bytes()].concat();
     assert_eq!(get(&engine, Tree::Data, &key), Some(vec![1; 4096]));
+    assert_sound(&engine);
+}
+
+/// What is at its place is another's.
+#[test]
+fn a_run_that_was_written_over_is_not_bound() {
+    let device = formatted(64, &FormatOptions::default());
+    let engine = open(&device, manual());
+    for round in 1..=2 {
+        let mut batch = Batch::new();
+        batch.put_run(Tree::Data, b"file".to_vec(), 0, vec![round; RUN_BYTES]);
+        engine.changing(0, || engine.apply(batch.clone())).unwrap();
+    }
+    engine.sync().unwrap();
+    assert_eq!(engine.stats().runs_bound, 1);
+    drop(engine);
+    let engine = open(&device, manual());
+    assert_eq!(engine.stats().records_replayed, 2);
+    let key = [b"file".as_slice(), &7_u64.to_be_bytes()].concat();
+    assert_eq!(get(&engine, Tree::Data, &key), Some(vec![2; 4096]));
     assert_sound(&engine);
 }
