@@ -55,8 +55,9 @@ pub struct Options {
     /// Rounds over all file systems; the median is reported.
     #[arg(long, visible_alias = "runs", default_value = "1", value_parser = size)]
     pub rounds: u64,
-    /// Free memory that a virtual machine has from its host before each measurement, at most half of what is free.
-    #[arg(long, default_value = "6G", value_parser = size_or_none)]
+    /// Free memory that a virtual machine has from its host before each measurement, at most half of what is free. A large file takes twice its
+    /// size where a daemon has it as well.
+    #[arg(long, default_value = "10G", value_parser = size_or_none)]
     pub memory: u64,
     /// Limit the device to what another can do, by cgroups.
     #[arg(long, default_value = "raw", conflicts_with = "on")]
