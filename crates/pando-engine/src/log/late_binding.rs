@@ -409,9 +409,9 @@ impl Run<'_> {
         (u64::from_be_bytes(number) - self.first) as usize
     }
 
-    fn block(&self, block: usize) -> Bytes {
+    fn block(&self, block: usize) -> &[u8] {
         let start = block * BLOCK_VALUE_LENGTH;
-        self.bytes.slice(start..start + BLOCK_VALUE_LENGTH)
+        &self.bytes[start..start + BLOCK_VALUE_LENGTH]
     }
 
     /// The record that binds the run, if all of it was found on the device.
