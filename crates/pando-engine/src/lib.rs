@@ -35,6 +35,7 @@ pub use check::{CheckReport, PROBLEMS_MAX, Sizes};
 pub use copies::{copy_for_device, join};
 pub use engine::{Engine, Space};
 pub use error::{Error, Miss, Refusals, Result};
+pub use log::late_binding::BOUND_BYTES_MIN;
 pub use options::{Background, Compression, FormatOptions, Options};
 pub use pando_format::{Bound, Change, FieldUpdate, KeyRange, Lsn, Operation, Side, Tree, VolumeId};
 pub use scan::{Comparison, Difference, Scan, ScanLimit};

@@ -4,7 +4,7 @@
 //! zeros. No value reaches behind the file's size, and no block lies behind it (FS-1), so a file grows without a read.
 
 use bytes::{Bytes, BytesMut};
-use pando_engine::{Batch, Bound, KeyRange, Scan, ScanLimit, Tree};
+use pando_engine::{BOUND_BYTES_MIN, Batch, Bound, KeyRange, Scan, ScanLimit, Tree};
 
 use crate::inode::{Inode, State};
 use crate::operations::{FileType, InodeNumber, WriteMode};
@@ -282,15 +282,26 @@ impl Edit {
         let run = if end >= self.record.size { rest.len() } else { rest.len() - tail };
         let tail = rest.split_off(run);
         let blocks = (run as u64).div_ceil(BLOCK);
-        match blocks {
-            0 => {}
-            1 => self.batch.put(Tree::Data, key::block_key(&self.prefix, block), rest),
-            _ => self.batch.put_run(Tree::Data, self.prefix.clone(), block, rest),
-        }
         if !tail.is_empty() {
             self.batch.patch(Tree::Data, key::block_key(&self.prefix, block + blocks), 0, tail);
         }
+        // A short block at the end by itself: the engine leaves long runs of whole blocks out of its log.
+        let whole = rest.len() / BLOCK as usize * BLOCK as usize;
+        if whole >= BOUND_BYTES_MIN && whole < rest.len() {
+            let short = rest.split_off(whole);
+            self.put_blocks(block + blocks - 1, short);
+        }
+        self.put_blocks(block, rest);
         self.record.size = self.record.size.max(end);
+    }
+
+    /// Puts blocks of which only the last one may be short.
+    fn put_blocks(&mut self, first: u64, bytes: Bytes) {
+        match (bytes.len() as u64).div_ceil(BLOCK) {
+            0 => {}
+            1 => self.batch.put(Tree::Data, key::block_key(&self.prefix, first), bytes),
+            _ => self.batch.put_run(Tree::Data, self.prefix.clone(), first, bytes),
+        }
     }
 
     /// A file becomes sparse when a write leaves a hole in front of it. From then on `blocks` is an upper limit: it

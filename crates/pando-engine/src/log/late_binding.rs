@@ -1,4 +1,4 @@
-//! Which values the log leaves out: runs of blocks that fill at least half of a leaf which is written now anyway.
+//! Which values the log leaves out: runs of blocks that together fill at least half of a leaf, which is written then.
 //!
 //! FAST16 section 3: a large write would go to the device twice, in the log and in its leaf. When a batch is written, each
 //! leaf that holds enough of the batch's runs is written first, and binding records say where in it the bytes lie, or in a leaf
@@ -27,8 +27,11 @@ use crate::cache::write_back::{Cause, Written};
 use crate::volume::Volume;
 use crate::{Error, Result};
 
-/// The shortest run that is worth a binding record, in bytes.
-pub(crate) const BOUND_BYTES_MIN: usize = 64 << 10;
+/// The shortest run that is worth a binding record, in bytes. Only a run of whole blocks gets one.
+pub const BOUND_BYTES_MIN: usize = 16 << 10;
+
+/// Runs of fewer bytes together stay in their batch: a sync of little waits for one write, that of the log.
+pub(super) const BOUND_TOGETHER_MIN: usize = 64 << 10;
 
 /// True for runs that are worth a binding record, and whole blocks each of which has a place.
 pub(super) fn may_be_bound(operation: &Operation) -> bool {
@@ -85,7 +88,12 @@ impl Stretch<'_> {
         if buffer.is_empty() || self.first == self.end {
             return;
         }
-        let length = self.run.key(self.first).len();
+        let first = self.run.key(self.first);
+        if first.get(self.lifted..).is_none_or(|key| !buffer.passes(key)) {
+            self.end = self.first;
+            return;
+        }
+        let length = first.len();
         let mut keys = Vec::with_capacity((self.end - self.first) * length);
         (self.first..self.end).for_each(|block| self.run.push_key(block, &mut keys));
         let seen = keys.chunks_exact(length).filter_map(|key| key.get(self.lifted..));
@@ -101,7 +109,7 @@ impl Binder for Volume {
 
     fn bind(&self, first: Lsn, records: &[Record]) -> Result<Vec<Binding>> {
         let mut runs = if self.binds() { candidates(first, records) } else { Vec::new() };
-        if runs.is_empty() {
+        if bytes_of(&runs) < BOUND_TOGETHER_MIN {
             return Ok(Vec::new());
         }
         // No cut comes between what is counted and what is bound.
@@ -192,6 +200,10 @@ fn candidates(first: Lsn, records: &[Record]) -> Vec<Run<'_>> {
     runs
 }
 
+fn bytes_of(runs: &[Run<'_>]) -> usize {
+    runs.iter().map(|run| run.bytes.len()).sum()
+}
+
 impl Volume {
     /// True if blocks are bound to places at all. A compressed block has none of its own on the device.
     fn binds(&self) -> bool {
@@ -200,30 +212,35 @@ impl Volume {
 
     /// True if a recovery finds room for the runs beside the places that they are bound to, which it keeps.
     fn has_space_to_bind(&self, runs: &[Run<'_>]) -> bool {
-        let bytes: usize = runs.iter().map(|run| run.bytes.len()).sum();
-        self.allocator.counters().usable >= self.space_needed() + space_for(bytes as u64)
+        self.allocator.counters().usable >= self.space_needed() + space_for(bytes_of(runs) as u64)
     }
 
-    /// The leaves in memory that hold blocks of the runs now.
+    /// The leaves in memory that hold blocks of the runs now, of those runs all blocks of which are in leaves.
     fn leaves_of(&self, runs: &[Run<'_>]) -> BTreeMap<NodeId, Target> {
         let mut targets: BTreeMap<NodeId, Target> = BTreeMap::new();
         for (number, run) in runs.iter().enumerate() {
-            let mut block = 0;
-            while block < run.places.len() {
-                let Some((node, found)) = self.leaf_of_block(run, block) else {
-                    block += 1;
-                    continue;
-                };
-                let (end, lifted) = (found.end, found.lifted);
+            for (node, found) in self.leaves_of_run(run) {
+                let (blocks, lifted) = (found.first..found.end, found.lifted);
                 let target = targets.entry(node.id).or_insert(Target { node, lifted, blocks: Vec::new() });
                 // A leaf that has been joined with its neighbour since lifts less: what comes to it now goes into the log itself.
                 if target.lifted == lifted {
-                    target.blocks.push((number, block..end));
+                    target.blocks.push((number, blocks));
                 }
-                block = end;
             }
         }
         targets
+    }
+
+    /// The leaves that hold all blocks of a run; none if some are not in leaves, as most of those that are written here and there.
+    fn leaves_of_run<'a>(&self, run: &'a Run<'a>) -> Vec<(NodeRef, Stretch<'a>)> {
+        let mut leaves = Vec::new();
+        let mut block = 0;
+        while block < run.places.len() {
+            let Some((node, found)) = self.leaf_of_block(run, block) else { return Vec::new() };
+            block = found.end;
+            leaves.push((node, found));
+        }
+        leaves
     }
 
     /// The leaf that a block of a run belongs to, and how much of the run from there on does.
@@ -236,12 +253,15 @@ impl Volume {
     /// The leaf that the first block of a stretch belongs to, and how much of the stretch lies there, if the way is in
     /// memory and no message waits for these keys.
     fn leaf_of<'a>(&self, node: &CachedNode, mut stretch: Stretch<'a>) -> Option<(NodeRef, Stretch<'a>)> {
+        let key = stretch.run.key(stretch.first);
+        // None if an edge lifts more than keys have: damage.
+        let key = key.get(stretch.lifted..)?;
         let state = node.state.read();
         let interior = match &state.body {
             Body::Leaf(_) => return Some((self.cache.peek(node.id)?, stretch)),
             Body::Interior(interior) => interior,
         };
-        let index = interior.index_of(stretch.run.key(stretch.first).get(stretch.lifted..)?);
+        let index = interior.index_of(key);
         let child = &interior.children[index];
         let buffer = child.buffer.get()?;
         if let Some(pivot) = interior.pivots.get(index) {

@@ -14,6 +14,7 @@ use pando_format::{LogPosition, Region, VolumeId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::batch::{self, BATCH_BYTES_MAX, Binder, Record, Stamp};
+use super::late_binding::BOUND_TOGETHER_MIN;
 use super::region::Circle;
 use crate::{Error, Lsn, Result};
 
@@ -351,9 +352,9 @@ impl RedoLog {
     /// True if a sync now would write little, and nothing but the log, and would not have to wait for another's write or flush first.
     pub fn little_waits(&self) -> bool {
         let state = self.state.lock();
-        // What late binding may leave out goes to leaves, which may have to be read, and waits for nodes that leave the cache.
+        // What late binding leaves out goes to leaves, and waits for nodes that leave the cache.
         let is_idle = !state.writing && !state.flushing;
-        is_idle && state.bindable_bytes == 0 && state.queued_bytes <= LITTLE_BYTES
+        is_idle && state.bindable_bytes < BOUND_TOGETHER_MIN as u64 && state.queued_bytes <= LITTLE_BYTES
     }
 
     /// Why nothing can be appended any more, if a write or a flush has failed.

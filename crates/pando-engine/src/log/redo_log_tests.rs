@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use pando_format::log_record::Binding;
 
 use super::batch::{Binder, InlineAll, LOG_START, OVERHEAD_BYTES_MAX, Record};
-use super::late_binding::BOUND_BYTES_MIN;
+use super::late_binding::{BOUND_BYTES_MIN, BOUND_TOGETHER_MIN};
 use super::redo_log::{NotQueued, RedoLog};
 use crate::{Error, Lsn, Operation, Tree};
 
@@ -133,9 +133,13 @@ fn little_waits_if_a_sync_is_only_a_small_write_and_a_flush() {
         leader.join().unwrap().unwrap();
     });
     assert!(log.little_waits());
-    let (prefix, bytes) = ("file".into(), vec![1; BOUND_BYTES_MIN].into());
-    let run = Operation::PutRun { tree: Tree::Data, prefix, first: 0, bytes };
-    log.append(Lsn(3), Record::new(&[run])).unwrap();
+    let run = |length: usize| {
+        let (prefix, bytes) = ("file".into(), vec![1; length].into());
+        Record::new(&[Operation::PutRun { tree: Tree::Data, prefix, first: 0, bytes }])
+    };
+    log.append(Lsn(3), run(BOUND_BYTES_MIN)).unwrap();
+    assert!(log.little_waits(), "too little for leaves");
+    log.append(Lsn(4), run(BOUND_TOGETHER_MIN)).unwrap();
     assert!(!log.little_waits(), "what goes straight to leaves");
 }
 

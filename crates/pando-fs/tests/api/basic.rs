@@ -34,6 +34,18 @@ fn a_read_that_finds_all_its_blocks_asks_the_tree_once() {
     }
 }
 
+/// The short block at their end had such files go through the log whole.
+#[test]
+fn a_file_that_is_written_at_once_is_left_out_of_the_log_whatever_its_length() {
+    let volume = Volume::formatted(&FormatOptions::default());
+    let file = volume.file(ROOT, "f");
+    let contents: Vec<u8> = (0..100_000).map(|byte| (byte % 251) as u8).collect();
+    volume.write(file, 0, &contents);
+    let crashed = volume.copied();
+    assert_eq!(volume.fs.engine().stats().runs_bound, 1);
+    assert_eq!(crashed.read(crashed.walk("f").unwrap(), 0, 200_000), contents);
+}
+
 #[test]
 fn an_unlinked_file_is_used_on_and_its_name_too() {
     let volume = Volume::new();
