@@ -282,21 +282,22 @@ impl Edit {
         let run = if end >= self.record.size { rest.len() } else { rest.len() - tail };
         let tail = rest.split_off(run);
         let blocks = (run as u64).div_ceil(BLOCK);
+        self.put_blocks(block, rest);
         if !tail.is_empty() {
             self.batch.patch(Tree::Data, key::block_key(&self.prefix, block + blocks), 0, tail);
         }
-        // A short block at the end by itself: the engine leaves long runs of whole blocks out of its log.
-        let whole = rest.len() / BLOCK as usize * BLOCK as usize;
-        if whole >= BOUND_BYTES_MIN && whole < rest.len() {
-            let short = rest.split_off(whole);
-            self.put_blocks(block + blocks - 1, short);
-        }
-        self.put_blocks(block, rest);
         self.record.size = self.record.size.max(end);
     }
 
-    /// Puts blocks of which only the last one may be short.
-    fn put_blocks(&mut self, first: u64, bytes: Bytes) {
+    /// Puts blocks of which only the last one may be short: that one by itself behind many, since the engine leaves long runs of whole blocks
+    /// out of its log.
+    fn put_blocks(&mut self, first: u64, mut bytes: Bytes) {
+        let whole = bytes.len() as u64 / BLOCK;
+        let split = (whole * BLOCK) as usize;
+        if split >= BOUND_BYTES_MIN && split < bytes.len() {
+            let short = bytes.split_off(split);
+            self.batch.put(Tree::Data, key::block_key(&self.prefix, first + whole), short);
+        }
         match (bytes.len() as u64).div_ceil(BLOCK) {
             0 => {}
             1 => self.batch.put(Tree::Data, key::block_key(&self.prefix, first), bytes),

@@ -27,7 +27,7 @@ use crate::cache::write_back::{Cause, Written};
 use crate::volume::Volume;
 use crate::{Error, Result};
 
-/// The shortest run that is worth a binding record, in bytes. Only a run of whole blocks gets one.
+/// The shortest run that the log may leave out for a binding record, in bytes. It is a run of whole blocks.
 pub const BOUND_BYTES_MIN: usize = 16 << 10;
 
 /// Runs of fewer bytes together stay in their batch: a sync of little waits for one write, that of the log.
@@ -88,12 +88,7 @@ impl Stretch<'_> {
         if buffer.is_empty() || self.first == self.end {
             return;
         }
-        let first = self.run.key(self.first);
-        if first.get(self.lifted..).is_none_or(|key| !buffer.passes(key)) {
-            self.end = self.first;
-            return;
-        }
-        let length = first.len();
+        let length = self.run.key(self.first).len();
         let mut keys = Vec::with_capacity((self.end - self.first) * length);
         (self.first..self.end).for_each(|block| self.run.push_key(block, &mut keys));
         let seen = keys.chunks_exact(length).filter_map(|key| key.get(self.lifted..));

@@ -130,3 +130,33 @@ fn an_edge_that_lifts_more_than_keys_have_leads_to_no_leaf() {
     engine.sync().unwrap();
     assert_eq!(engine.stats().runs_bound, bound);
 }
+
+/// Its first leaf was written for a run of which the log had to take the rest, and so all.
+#[test]
+fn no_leaf_is_written_for_a_run_of_which_a_part_waits() {
+    let (engine, _) = small_volume(256 << 10, 64 << 10);
+    let run = |first: u64| {
+        let before = engine.stats().straight_messages;
+        change(&engine, |batch| batch.put_run(Tree::Data, &b"file"[..], first, vec![first as u8; 512 << 10]));
+        engine.stats().straight_messages - before
+    };
+    for part in 0..40 {
+        run(part * 128);
+        while engine.background_step().unwrap() {}
+    }
+    let some_wait = |step: u64| {
+        engine.checkpoint().unwrap();
+        // It makes a leaf or two dirty, and the next is written over from there on.
+        run(step * 37 % 4000);
+        while engine.background_step().unwrap() {}
+        engine.sync().unwrap();
+        let before = engine.stats();
+        let straight = run(step * 37 % 4000 + 64);
+        engine.sync().unwrap();
+        let after = engine.stats();
+        let is_part = (48..128).contains(&straight);
+        assert!(!is_part || before.binding_bytes == after.binding_bytes, "{straight} blocks, step {step}");
+        is_part
+    };
+    assert!((0..200).filter(|step| some_wait(*step)).count() > 3);
+}
